@@ -1,0 +1,1 @@
+"""Faces: the `sitsctl` command, the report, the boards."""

@@ -1,0 +1,1 @@
+"""Runs on purpose: scenarios, workloads, open-loop load, comparisons."""

@@ -1,0 +1,183 @@
+"""What a reproduction or an investigation found, as data: the one structure a report is rendered from.
+
+`report.json` is this structure, encoded with sorted keys; `report.html` and the terminal summary are views of
+it.  Every latency is in milliseconds, every time on an axis in seconds from the start of the run.  Same seed
+and same configuration give the same bytes: no wall-clock time, no path and no machine name is in here.
+
+Deliberately absent: raw requests.  They stay in the store of the run.
+"""
+
+from typing import Any
+
+import msgspec
+
+from sits.core.finding import Change, Finding, Interval
+from sits.core.fleet import Fleet
+
+
+class LatencySummary(msgspec.Struct, frozen=True):
+    """Quantiles of one latency over one run: milliseconds, and how many requests stand behind them."""
+
+    metric: str
+    n: int
+    mean_ms: float
+    p50_ms: float
+    p95_ms: float
+    p99: Interval
+    max_ms: float
+
+
+class Account(msgspec.Struct, frozen=True):
+    """Conservation of requests: `offered = completed + failed + cancelled + refused + in_flight`."""
+
+    offered: int
+    completed: int
+    failed: int
+    cancelled: int
+    refused: int
+    in_flight: int
+
+
+class StageShare(msgspec.Struct, frozen=True):
+    """One stage: mean time in the slowest 1 % of requests beside the mean in all others (percentiles never add).
+
+    `excess_ms` = `tail_ms - rest_ms`; the excesses of all stages add up to the excess of the whole.
+    """
+
+    stage: str
+    layer: str
+    rest_ms: float
+    tail_ms: float
+    excess: Interval
+    exactness: str = "measured"
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """One bar of a waterfall: a stage of one request."""
+
+    stage: str
+    layer: str
+    start_ms: float
+    duration_ms: float
+    exactness: str = "measured"
+
+
+class Waterfall(msgspec.Struct, frozen=True):
+    """One request drawn stage by stage, with what is known about it."""
+
+    request_id: str
+    label: str
+    total_ms: float
+    bars: tuple[Bar, ...]
+    facts: dict[str, str] = {}
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """One cell of the attribution matrix: share of a latency band's time that a plane accounts for."""
+
+    band: str
+    plane: str
+    share: Interval
+    mean_ms: float
+
+
+class Band(msgspec.Struct, frozen=True):
+    """One latency band of the attribution matrix: its bounds in ms and how many requests fell into it."""
+
+    name: str
+    low_ms: float
+    high_ms: float
+    n: int
+
+
+class Matrix(msgspec.Struct, frozen=True):
+    """Latency bands x {model, framework, infrastructure, unattributed}; shares of a band add up to 1."""
+
+    planes: tuple[str, ...]
+    bands: tuple[Band, ...]
+    cells: tuple[Cell, ...]
+
+
+class Ablation(msgspec.Struct, frozen=True):
+    """One row of the ablation: a fix (or all, or none) and what it does to P99 over paired seeds.
+
+    `saved` is the paired difference to the bad configuration (positive = faster); `without` is the P99 when all
+    fixes but this one are applied, with `needed` the ms lost by leaving it out.  None where it does not apply.
+    """
+
+    id: str
+    title: str
+    p99: Interval
+    saved: Interval | None = None
+    without: Interval | None = None
+    needed: Interval | None = None
+    why: str = ""
+
+
+class Series(msgspec.Struct, frozen=True):
+    """One line of the timeline: `t_s` seconds from the start, `value` in `unit`."""
+
+    name: str
+    unit: str
+    source: str
+    t_s: tuple[float, ...]
+    value: tuple[float, ...]
+
+
+class HeatMap(msgspec.Struct, frozen=True):
+    """Counts over two token-length axes (bin edges, tokens): slow requests against the others."""
+
+    x_name: str
+    y_name: str
+    x_edges: tuple[float, ...]
+    y_edges: tuple[float, ...]
+    slow: tuple[tuple[float, ...], ...]
+    rest: tuple[tuple[float, ...], ...]
+
+
+class Side(msgspec.Struct, frozen=True):
+    """One configuration and how it fared: the `before` or the `after` of a report."""
+
+    label: str
+    latency: LatencySummary
+    others: tuple[LatencySummary, ...]
+    account: Account
+    series: tuple[Series, ...]
+    fleet: Fleet | None = None
+    config_digest: str = ""
+
+
+class Note(msgspec.Struct, frozen=True):
+    """A definition, an assumption or a doubt, printed with the figures it belongs to."""
+
+    title: str
+    text: str
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything one page says.
+
+    `kind` is `reproduce`, `why` or `investigate`.  `after`, `ablation` and `changes` are present where a changed
+    configuration was run; `verified` says whether `after` meets the objective at the interval's upper bound.
+    """
+
+    version: int = 1
+    kind: str
+    title: str
+    headline: str
+    objective_metric: str
+    objective_ms: float
+    seed: int
+    repetitions: int
+    before: Side
+    after: Side | None = None
+    verified: bool | None = None
+    stages: tuple[StageShare, ...] = ()
+    waterfalls: tuple[Waterfall, ...] = ()
+    matrix: Matrix | None = None
+    spectrum: HeatMap | None = None
+    findings: tuple[Finding, ...] = ()
+    ablation: tuple[Ablation, ...] = ()
+    changes: tuple[Change, ...] = ()
+    notes: tuple[Note, ...] = ()
+    facts: dict[str, Any] = {}

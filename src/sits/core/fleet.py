@@ -1,0 +1,228 @@
+"""The typed tree of `fleet.yaml`: what serves, where it runs, and which policies decide.
+
+Rules: every field is typed and has its unit in the type; unknown keys are errors; references (node, model,
+adapter, `like`) are by name and must resolve; names are unique within their list; the tree is immutable and
+its digest is the configuration generation.  Parsing lives in `core.config`, objects are built in `wire`.
+
+Deliberately absent: anything that is measured.  A fleet file states intent; effective values come from engines.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from sits.core.units import Bytes, BytesPerSecond, Ns, Share
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all sections: immutable, keywords only."""
+
+
+class Objective(_Section, kw_only=True):
+    """What the service promised: `p99` of `metric` stays under this."""
+
+    metric: Literal["ttft", "e2e"] = "ttft"
+    p99: Ns = Ns(1_200_000_000)
+
+
+class GatewayCost(_Section, kw_only=True):
+    """CPU a gateway worker spends, for emulation only: a live gateway simply spends it.
+
+    `request` is charged once a request (half before, half after the engine), `chunk` for each token sent on.
+    """
+
+    request: Ns = Ns(45_000)
+    chunk: Ns = Ns(9_000)
+
+
+class Gateway(_Section, kw_only=True):
+    """The live path: where it listens, what it refuses, how many workers it has."""
+
+    listen: str = "127.0.0.1:8080"
+    workers: int = 1
+    body_limit: Bytes = Bytes(32 * 2**20)
+    header_limit: Bytes = Bytes(64 * 2**10)
+    first_byte_timeout: Ns = Ns(60_000_000_000)
+    drain_timeout: Ns = Ns(30_000_000_000)
+    store: str = "sits-store"
+    keys: tuple[str, ...] = ()
+    cost: GatewayCost = GatewayCost()
+
+
+class Window(_Section, kw_only=True):
+    """A batching window in front of the engines.
+
+    `fixed` holds requests until `base` has passed or `max_batch` are waiting; `adaptive` moves the window
+    inside `low`..`high` with the load; `none` sends at once, which is right for continuous batching.
+    """
+
+    kind: Literal["none", "fixed", "adaptive"] = "none"
+    base: Ns = Ns(20_000_000)
+    low: Ns = Ns(5_000_000)
+    high: Ns = Ns(100_000_000)
+    max_batch: int = 16
+
+
+class Admit(_Section, kw_only=True):
+    """When to refuse early instead of queueing without bound; 0 = no limit of that kind."""
+
+    max_inflight: int = 1024
+    max_inflight_tokens: int = 0
+    retry_after: Ns = Ns(1_000_000_000)
+
+
+class Route(_Section, kw_only=True):
+    """How a replica is chosen: `round_robin`, or `least_tokens` = in-flight tokens first, engine state second."""
+
+    kind: Literal["round_robin", "least_tokens"] = "least_tokens"
+    stale_after: Ns = Ns(2_000_000_000)
+    adapter_affinity: float = 0.0
+    prefix_affinity: float = 0.0
+    load_bound: float = 1.25
+
+
+class Arm(_Section, kw_only=True):
+    """One arm of a release: a share of the units, and the model name its engines are asked for."""
+
+    name: str
+    weight: float
+    model: str = ""
+
+
+class Release(_Section, kw_only=True):
+    """Which arm a unit belongs to; the assignment is a pure function of (unit, salt)."""
+
+    unit: Literal["user", "session", "tenant"] = "user"
+    salt: str = "r1"
+    arms: tuple[Arm, ...] = (Arm(name="stable", weight=1.0),)
+
+
+class Policies(_Section, kw_only=True):
+    """The decisions on the live path."""
+
+    window: Window = Window()
+    admit: Admit = Admit()
+    route: Route = Route()
+    release: Release = Release()
+
+
+class Link(_Section, kw_only=True):
+    """Host to device copies: bandwidth a GPU gets from memory of its own NUMA node, and from the other one."""
+
+    local: BytesPerSecond = BytesPerSecond(24e9)
+    remote: BytesPerSecond = BytesPerSecond(11e9)
+
+
+class Node(_Section, kw_only=True):
+    """One machine: its GPUs and how they hang on the host.
+
+    `gpu_numa[i]` is the NUMA node of GPU i.
+    """
+
+    name: str
+    gpu: str
+    gpus: int
+    gpu_numa: tuple[int, ...]
+    gpu_memory: Bytes
+    link: Link = Link()
+    region: str = ""
+
+
+class Model(_Section, kw_only=True):
+    """What an LLM is to a performance model: its shape."""
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    weights: Bytes
+    kv_dtype: Literal["fp16", "bf16", "fp8"] = "fp16"
+
+
+class Adapters(_Section, kw_only=True):
+    """A family of LoRA adapters of one model: `count` adapters named `{name}-0`, `{name}-1`, ..."""
+
+    name: str
+    model: str
+    count: int = 1
+    rank: int = 16
+
+
+class Scheduler(_Section, kw_only=True):
+    """The engine's own scheduler settings, under vLLM's names."""
+
+    max_num_seqs: int = 128
+    max_num_batched_tokens: int = 2048
+    long_prefill_token_threshold: int = 0
+    enable_chunked_prefill: bool = True
+    block_size: int = 16
+    cudagraph_capture_max: int = 256
+
+
+class Memory(_Section, kw_only=True):
+    """How much device memory the engine may use; `kv_blocks` (when the engine told) beats the formula."""
+
+    gpu_memory_utilization: Share = Share(0.9)
+    activation_reserve: Bytes = Bytes(4 * 2**30)
+    kv_blocks: int = 0
+
+
+class Lora(_Section, kw_only=True):
+    """Adapter slots on the device."""
+
+    max_loras: int = 0
+
+
+class EmulatedEngine(_Section, tag_field="kind", tag="emulated", kw_only=True):
+    """An engine that pretends: durations come from predictors, on a virtual or on the real clock.
+
+    `cpu_numa` is where the engine's host process and its pinned buffers live; a GPU on another NUMA node
+    copies at the link's remote bandwidth.  `like` copies every unset field from another engine.
+    """
+
+    name: str
+    like: str = ""
+    node: str = ""
+    gpus: tuple[int, ...] = ()
+    model: str = ""
+    adapters: tuple[str, ...] = ()
+    cpu_numa: int = 0
+    scheduler: Scheduler = Scheduler()
+    memory: Memory = Memory()
+    lora: Lora = Lora()
+
+
+class OpenAIEngine(_Section, tag_field="kind", tag="openai", kw_only=True):
+    """An OpenAI-compatible server at `url` (vLLM, SGLang, llama.cpp, a provider).
+
+    `api_key_env` names the environment variable that holds its key.  `metrics` is the URL of its Prometheus
+    page, `{url}/metrics` when empty.
+    """
+
+    name: str
+    like: str = ""
+    url: str = ""
+    models: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
+    api_key_env: str = ""
+    metrics: str = ""
+    region: str = ""
+    weight: float = 1.0
+    connect_timeout: Ns = Ns(2_000_000_000)
+
+
+class Fleet(_Section, kw_only=True):
+    """The whole tree of one `fleet.yaml`."""
+
+    name: str
+    objective: Objective = Objective()
+    gateway: Gateway = Gateway()
+    policy: Policies = Policies()
+    nodes: tuple[Node, ...] = ()
+    models: tuple[Model, ...] = ()
+    adapters: tuple[Adapters, ...] = ()
+    engines: tuple[EmulatedEngine | OpenAIEngine, ...]

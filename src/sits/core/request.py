@@ -1,0 +1,67 @@
+"""A Request: one piece of work.  A workload is an iterator of Requests; a trace file is a saved one.
+
+Policies see only what a caller can know: they never see the true output length (`output_tokens_max` is the
+caller's own limit).  The true length exists only in the emulated engine, keyed by the request's id.
+"""
+
+import msgspec
+
+
+class Request(msgspec.Struct, kw_only=True):
+    """One piece of work, with the identities that decide where it may go.
+
+    Attributes:
+        id: unique within a run; also the decision id answers carry.
+        model: name the caller asked for.
+        adapter: LoRA adapter name, empty for the base model.
+        tenant, unit: who pays, and the unit (user, session, tenant) a release assignment keeps together.
+        prompt_tokens: known or estimated prompt length, tokens.
+        output_tokens_max: the caller's limit, tokens.
+        prefix_tokens: leading tokens expected to be shared with earlier requests (0 = unknown).
+        prefix: identity of that shared prefix; empty = none.
+        arrival_ns: first byte, monotonic ns.
+        deadline_ns: answer useless after this, monotonic ns; 0 = none.
+        body: the raw request body as received, forwarded without re-serialising.
+
+    """
+
+    id: str
+    model: str
+    adapter: str = ""
+    tenant: str = "default"
+    unit: str = ""
+    intent: str = ""
+    endpoint: str = "/v1/chat/completions"
+    stream: bool = True
+    prompt_tokens: int = 0
+    output_tokens_max: int = 0
+    prefix: str = ""
+    prefix_tokens: int = 0
+    arrival_ns: int = 0
+    deadline_ns: int = 0
+    traceparent: str = ""
+    body: bytes = b""
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens an answer really took: prompt, generated, and prompt tokens served from a cache."""
+
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+
+
+class Chunk(msgspec.Struct):
+    """One piece of an answer as the engine gave it.
+
+    `data` is what goes to the client byte for byte (an SSE event, or the whole body when not streaming);
+    `tokens` is how many generated tokens it carries (chunks may carry several); the last chunk of an answer
+    has `last` set, and `usage` when the engine told.
+    """
+
+    data: bytes = b""
+    tokens: int = 0
+    last: bool = False
+    usage: Usage | None = None
+    status: int = 200
+    content_type: bytes = b""

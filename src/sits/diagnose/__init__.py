@@ -1,0 +1,1 @@
+"""Why it was slow: decompose, attribute, compare.  Everything here speaks in Findings."""

@@ -1,0 +1,1 @@
+"""Where it runs: adapters from the Engine port to servers, and the emulated engine."""

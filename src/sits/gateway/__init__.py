@@ -1,0 +1,1 @@
+"""The live path: sans-I/O HTTP, a visible pipeline, a server."""

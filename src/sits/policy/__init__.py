@@ -1,0 +1,1 @@
+"""What we choose: pure policies, numbers in and a Decision out."""

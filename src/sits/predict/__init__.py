@@ -1,0 +1,1 @@
+"""What we expect: pure predictors, each with units, formula, source and error."""

@@ -1,0 +1,1 @@
+"""Fakes and the virtual loop, documented and typed, for our tests and our users'."""
