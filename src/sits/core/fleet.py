@@ -18,14 +18,14 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Base of all sections: immutable, keywords only."""
 
 
-class Objective(_Section, kw_only=True):
+class Objective(_Section, frozen=True, kw_only=True):
     """What the service promised: `p99` of `metric` stays under this."""
 
     metric: Literal["ttft", "e2e"] = "ttft"
     p99: Ns = Ns(1_200_000_000)
 
 
-class GatewayCost(_Section, kw_only=True):
+class GatewayCost(_Section, frozen=True, kw_only=True):
     """CPU a gateway worker spends, for emulation only: a live gateway simply spends it.
 
     `request` is charged once a request (half before, half after the engine), `chunk` for each token sent on.
@@ -35,7 +35,7 @@ class GatewayCost(_Section, kw_only=True):
     chunk: Ns = Ns(9_000)
 
 
-class Gateway(_Section, kw_only=True):
+class Gateway(_Section, frozen=True, kw_only=True):
     """The live path: where it listens, what it refuses, how many workers it has."""
 
     listen: str = "127.0.0.1:8080"
@@ -49,7 +49,7 @@ class Gateway(_Section, kw_only=True):
     cost: GatewayCost = GatewayCost()
 
 
-class Window(_Section, kw_only=True):
+class Window(_Section, frozen=True, kw_only=True):
     """A batching window in front of the engines.
 
     `fixed` holds requests until `base` has passed or `max_batch` are waiting; `adaptive` moves the window
@@ -63,7 +63,7 @@ class Window(_Section, kw_only=True):
     max_batch: int = 16
 
 
-class Admit(_Section, kw_only=True):
+class Admit(_Section, frozen=True, kw_only=True):
     """When to refuse early instead of queueing without bound; 0 = no limit of that kind."""
 
     max_inflight: int = 1024
@@ -71,7 +71,7 @@ class Admit(_Section, kw_only=True):
     retry_after: Ns = Ns(1_000_000_000)
 
 
-class Route(_Section, kw_only=True):
+class Route(_Section, frozen=True, kw_only=True):
     """How a replica is chosen: `round_robin`, or `least_tokens` = in-flight tokens first, engine state second."""
 
     kind: Literal["round_robin", "least_tokens"] = "least_tokens"
@@ -81,7 +81,7 @@ class Route(_Section, kw_only=True):
     load_bound: float = 1.25
 
 
-class Arm(_Section, kw_only=True):
+class Arm(_Section, frozen=True, kw_only=True):
     """One arm of a release: a share of the units, and the model name its engines are asked for."""
 
     name: str
@@ -89,7 +89,7 @@ class Arm(_Section, kw_only=True):
     model: str = ""
 
 
-class Release(_Section, kw_only=True):
+class Release(_Section, frozen=True, kw_only=True):
     """Which arm a unit belongs to; the assignment is a pure function of (unit, salt)."""
 
     unit: Literal["user", "session", "tenant"] = "user"
@@ -97,7 +97,7 @@ class Release(_Section, kw_only=True):
     arms: tuple[Arm, ...] = (Arm(name="stable", weight=1.0),)
 
 
-class Policies(_Section, kw_only=True):
+class Policies(_Section, frozen=True, kw_only=True):
     """The decisions on the live path."""
 
     window: Window = Window()
@@ -106,14 +106,14 @@ class Policies(_Section, kw_only=True):
     release: Release = Release()
 
 
-class Link(_Section, kw_only=True):
+class Link(_Section, frozen=True, kw_only=True):
     """Host to device copies: bandwidth a GPU gets from memory of its own NUMA node, and from the other one."""
 
     local: BytesPerSecond = BytesPerSecond(24e9)
     remote: BytesPerSecond = BytesPerSecond(11e9)
 
 
-class Node(_Section, kw_only=True):
+class Node(_Section, frozen=True, kw_only=True):
     """One machine: its GPUs and how they hang on the host.
 
     `gpu_numa[i]` is the NUMA node of GPU i.
@@ -128,7 +128,7 @@ class Node(_Section, kw_only=True):
     region: str = ""
 
 
-class Model(_Section, kw_only=True):
+class Model(_Section, frozen=True, kw_only=True):
     """What an LLM is to a performance model: its shape."""
 
     name: str
@@ -143,7 +143,7 @@ class Model(_Section, kw_only=True):
     kv_dtype: Literal["fp16", "bf16", "fp8"] = "fp16"
 
 
-class Adapters(_Section, kw_only=True):
+class Adapters(_Section, frozen=True, kw_only=True):
     """A family of LoRA adapters of one model: `count` adapters named `{name}-0`, `{name}-1`, ..."""
 
     name: str
@@ -152,7 +152,7 @@ class Adapters(_Section, kw_only=True):
     rank: int = 16
 
 
-class Scheduler(_Section, kw_only=True):
+class Scheduler(_Section, frozen=True, kw_only=True):
     """The engine's own scheduler settings, under vLLM's names."""
 
     max_num_seqs: int = 128
@@ -163,7 +163,7 @@ class Scheduler(_Section, kw_only=True):
     cudagraph_capture_max: int = 256
 
 
-class Memory(_Section, kw_only=True):
+class Memory(_Section, frozen=True, kw_only=True):
     """How much device memory the engine may use; `kv_blocks` (when the engine told) beats the formula."""
 
     gpu_memory_utilization: Share = Share(0.9)
@@ -171,13 +171,13 @@ class Memory(_Section, kw_only=True):
     kv_blocks: int = 0
 
 
-class Lora(_Section, kw_only=True):
+class Lora(_Section, frozen=True, kw_only=True):
     """Adapter slots on the device."""
 
     max_loras: int = 0
 
 
-class EmulatedEngine(_Section, tag_field="kind", tag="emulated", kw_only=True):
+class EmulatedEngine(_Section, tag_field="kind", tag="emulated", frozen=True, kw_only=True):
     """An engine that pretends: durations come from predictors, on a virtual or on the real clock.
 
     `cpu_numa` is where the engine's host process and its pinned buffers live; a GPU on another NUMA node
@@ -196,7 +196,7 @@ class EmulatedEngine(_Section, tag_field="kind", tag="emulated", kw_only=True):
     lora: Lora = Lora()
 
 
-class OpenAIEngine(_Section, tag_field="kind", tag="openai", kw_only=True):
+class OpenAIEngine(_Section, tag_field="kind", tag="openai", frozen=True, kw_only=True):
     """An OpenAI-compatible server at `url` (vLLM, SGLang, llama.cpp, a provider).
 
     `api_key_env` names the environment variable that holds its key.  `metrics` is the URL of its Prometheus
@@ -215,7 +215,7 @@ class OpenAIEngine(_Section, tag_field="kind", tag="openai", kw_only=True):
     connect_timeout: Ns = Ns(2_000_000_000)
 
 
-class Fleet(_Section, kw_only=True):
+class Fleet(_Section, frozen=True, kw_only=True):
     """The whole tree of one `fleet.yaml`."""
 
     name: str
