@@ -1,0 +1,111 @@
+"""Arrival processes: when requests come.  Each takes dice and a count, and gives gaps in seconds.
+
+Rules: an arrival process knows nothing of lengths, engines or clocks; the same generator state gives the same
+gaps.  Burstiness is measured, never assumed: `burstiness` states inter-arrival CV and the index of dispersion
+of counts IDC(w) = Var[N(w)] / E[N(w)] (1 at every window for Poisson).
+
+`OnOff` is the shape of LLM traffic that pages people: bursts of log-normal size, inside a burst a mixture of
+near-simultaneous pairs and a steady pace that differs from burst to burst, between bursts log-normal silences.
+Its default figures are fitted to the Azure 2023 "code" trace by `tools/fit_workload.py` (CC-BY-4.0,
+Patel et al., Splitwise, ISCA'24); `docs/accuracy-workload.md` holds the fit's residuals.
+
+Deliberately absent: time compression.  Load is scaled by thinning or by superposing, because squeezing time
+squeezes the bursts too.
+"""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+class OnOff(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="on_off", forbid_unknown_fields=True
+):
+    """Bursts and silences.  `*_log_mean`, `*_log_sd` are those of the natural logarithm; gaps in seconds.
+
+    `keep` thins the process: each arrival survives with this probability.
+    """
+
+    burst_size_log_mean: float = 3.291
+    burst_size_log_sd: float = 1.425
+    burst_size_max: int = 575
+    pair_share: float = 0.439
+    pair_gap_log_mean: float = -6.654
+    pair_gap_log_sd: float = 1.719
+    pace_gap_log_mean: float = -2.098
+    pace_gap_log_sd: float = 0.703
+    pace_spread_log_sd: float = 0.9
+    silence_log_mean: float = 1.713
+    silence_log_sd: float = 1.474
+    keep: float = 1.0
+
+    def gaps_s(self, rng: np.random.Generator, count: int) -> Floats:
+        """`count` inter-arrival gaps in seconds, shape (count,); the first is a silence."""
+        times: list[Floats] = []
+        now_s, made = 0.0, 0
+        while made < count:
+            burst = now_s + np.cumsum(self._burst(rng))
+            now_s = float(burst[-1])
+            times.append(burst[rng.random(len(burst)) < self.keep] if self.keep < 1.0 else burst)
+            made += len(times[-1])
+        return np.diff(np.concatenate(times)[:count], prepend=0.0)
+
+    def _burst(self, rng: np.random.Generator) -> Floats:
+        size = int(
+            np.clip(
+                round(rng.lognormal(self.burst_size_log_mean, self.burst_size_log_sd)), 1, self.burst_size_max
+            )
+        )
+        pair = rng.random(size) < self.pair_share
+        gaps = np.where(
+            pair,
+            rng.lognormal(self.pair_gap_log_mean, self.pair_gap_log_sd, size),
+            rng.lognormal(self.pace_gap_log_mean, self.pace_gap_log_sd, size),
+        ) * rng.lognormal(0.0, self.pace_spread_log_sd)
+        gaps[0] = rng.lognormal(self.silence_log_mean, self.silence_log_sd)
+        return gaps
+
+
+class Gamma(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="gamma", forbid_unknown_fields=True
+):
+    """Independent gamma gaps: `rate` requests a second with inter-arrival CV `cv` (1 = Poisson, 0 = a metronome)."""
+
+    rate: float
+    cv: float = 1.0
+
+    def gaps_s(self, rng: np.random.Generator, count: int) -> Floats:
+        """`count` inter-arrival gaps in seconds."""
+        if self.cv == 0.0:
+            return np.full(count, 1.0 / self.rate)
+        shape = 1.0 / self.cv**2
+        return rng.gamma(shape, 1.0 / (self.rate * shape), count)
+
+
+Arrivals = OnOff | Gamma
+
+
+def burstiness(gaps_s: Floats, windows_s: tuple[float, ...] = (1.0, 5.0, 10.0, 60.0)) -> dict[str, Any]:
+    """Rate, inter-arrival CV and the IDC curve of a series of gaps.
+
+    Returns `{"rate_per_s": float, "cv": float, "idc": {window_s: float}, "n": int}`.
+    """
+    times = np.cumsum(gaps_s)
+    span = float(times[-1]) if len(times) else 0.0
+    idc: dict[float, float] = {}
+    for window in windows_s:
+        if span < 4 * window:
+            continue  # fewer than four windows say nothing about a variance
+        counts = np.bincount((times / window).astype(np.int64))
+        idc[window] = float(counts.var() / counts.mean())
+    mean = float(gaps_s.mean()) if len(gaps_s) else 0.0
+    return {
+        "rate_per_s": 1.0 / mean if mean else 0.0,
+        "cv": float(gaps_s.std() / mean) if mean else 0.0,
+        "idc": idc,
+        "n": len(gaps_s),
+    }
