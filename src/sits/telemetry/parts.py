@@ -1,0 +1,92 @@
+"""Names of the store's Parquet files, and which of them are current.
+
+Layout: `STORE/TABLE/HOUR/part-WRITER-FIRST-LAST.parquet`, where HOUR is the UTC hour (`2026113013`) the rows were
+flushed in, WRITER an identity unique to one open store, and FIRST..LAST the range of flushes inside.  A file appears
+complete, by rename, or not at all; it is never changed.  Merging small files writes the wider range first and deletes
+the narrow ones later, so a reader that sees both keeps the widest: ranges of one writer are disjoint or nested.
+
+Deliberately absent: a manifest.  The directory listing is the truth, and any process may read it at any time.
+"""
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+_NAME = re.compile(r"part-([0-9a-z]+)-(\d+)-(\d+)\.parquet")
+TEMPORARY = "tmp-"
+HOUR_NS = 3600 * 10**9
+
+
+class Part(NamedTuple):
+    """One Parquet file: flushes `first..last` of `writer`."""
+
+    writer: str
+    first: int
+    last: int
+    path: Path
+
+    @property
+    def width(self) -> int:
+        """How many flushes are inside."""
+        return self.last - self.first + 1
+
+    def contains(self, other: "Part") -> bool:
+        """Whether every flush of `other` is inside this one."""
+        return self.writer == other.writer and self.first <= other.first and other.last <= self.last
+
+
+def hour_of(wall_ns: int) -> str:
+    """Name of the UTC hour of a wall-clock time.
+
+    >>> hour_of(0)
+    '1970010100'
+    """
+    return datetime.fromtimestamp(wall_ns // 10**9, tz=UTC).strftime("%Y%m%d%H")
+
+
+def hour_end_ns(hour: str) -> int | None:
+    """Wall-clock ns at which the named hour ends; None when the name is not an hour.
+
+    >>> hour_end_ns("1970010100") // 10**9
+    3600
+    """
+    try:
+        start = datetime.strptime(hour, "%Y%m%d%H").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return int(start.timestamp()) * 10**9 + HOUR_NS
+
+
+def part_name(writer: str, first: int, last: int) -> str:
+    """File name of flushes `first..last` of `writer`."""
+    return f"part-{writer}-{first:08d}-{last:08d}.parquet"
+
+
+def parts_in(directory: Path) -> list[Part]:
+    """All parts in one hour's directory, current or not; none when it does not exist."""
+    try:
+        names = [entry.name for entry in directory.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    matches = (_NAME.fullmatch(name) for name in names)
+    return [Part(m[1], int(m[2]), int(m[3]), directory / m[0]) for m in matches if m]
+
+
+def current(parts: Iterable[Part]) -> list[Part]:
+    """The parts to read: those whose range no other part of the same writer contains."""
+    kept: list[Part] = []
+    for part in sorted(parts, key=lambda p: (p.writer, p.first, -p.last)):
+        wider = kept[-1] if kept else None
+        if wider is None or wider.writer != part.writer or part.last > wider.last:
+            kept.append(part)
+    return kept
+
+
+def hours_of(table: Path) -> list[Path]:
+    """The hour directories of one table, oldest first."""
+    try:
+        return sorted(entry for entry in table.iterdir() if hour_end_ns(entry.name) is not None)
+    except (FileNotFoundError, NotADirectoryError):
+        return []

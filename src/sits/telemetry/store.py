@@ -1,0 +1,324 @@
+"""The store: DuckDB for questions, hourly Parquet files for keeping.
+
+Rows are appended to in-memory tables and become durable by `flush`, which writes one Parquet file a table, syncs it and
+renames it into place: what `flush` acknowledged survives a crash, what it did not may be lost.  No process holds a lock:
+a reader opens the same directory at any time (also while a gateway writes) and sees every acknowledged flush.  An hour's
+directory is the unit of retention.  Small files are merged in tiers of `FANOUT`, so a gateway flushing twice a second
+leaves tens of files an hour, not thousands; merged-away files stay `grace_ns` longer for readers that already listed them.
+
+Only *named* queries (`telemetry.queries`) are asked.  With `path=None` everything stays in memory.  All methods may be
+called from several threads; they wait for each other, so the event loop must not call them: see `telemetry.writer`.
+
+Deliberately absent: updates, and a database file (its owner's lock would shut out the reader beside a live gateway).
+"""
+
+# ruff: noqa: S608 - only our own table and column names and quoted file names are put into SQL
+
+import os
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from sits.core.errors import BugError, SitsError
+from sits.core.ports import World
+from sits.telemetry.parts import (
+    TEMPORARY,
+    Part,
+    current,
+    hour_end_ns,
+    hour_of,
+    hours_of,
+    part_name,
+    parts_in,
+)
+from sits.telemetry.queries import QUERIES, parameters_of
+from sits.telemetry.tables import TABLES, Columns, checked
+from sits.world import RealWorld
+
+T = TypeVar("T")
+
+FANOUT = 8
+"""So many files of one tier are merged into one of the next."""
+
+
+class StoreError(SitsError):
+    """A file of the store cannot be read or written; names the file and the way out."""
+
+    kind = "store_error"
+
+
+class DuckStore:
+    """Columns in, named queries out; durable after `flush`.
+
+    `path` is the store's directory, created by the first flush; None keeps all in memory.  `threads` bounds what a
+    query may use of the machine (1 beside a live gateway).
+    """
+
+    def __init__(
+        self,
+        path: Path | str | None = None,
+        *,
+        world: World | None = None,
+        threads: int = 1,
+        grace_ns: int = 60 * 10**9,
+    ) -> None:
+        import duckdb  # noqa: PLC0415 - 40 MB that a process without a store need not load
+
+        self.path = None if path is None else Path(path)
+        if self.path is not None and self.path.exists() and not self.path.is_dir():
+            raise StoreError(
+                f"{self.path} is a file", field="path", hint="a store is a directory of Parquet files"
+            )
+        self._world = world or RealWorld()
+        self._grace_ns = grace_ns
+        # An identity, not a number of any result: two gateways writing one directory must never share names.
+        self._writer = uuid.uuid4().hex[:12]
+        self._flushes = dict.fromkeys(TABLES, 0)
+        self._lock = threading.RLock()
+        self._failure: type[Exception] = duckdb.Error
+        self._db = duckdb.connect(
+            ":memory:", config={"threads": threads, "autoinstall_known_extensions": "false"}
+        )
+        self._pending = dict.fromkeys(TABLES, 0)
+        for table in TABLES:
+            self._empty(table)
+
+    @property
+    def pending_rows(self) -> int:
+        """Rows appended and not flushed; in a store without a path, all rows."""
+        return sum(self._pending.values())
+
+    def append(self, table: str, columns: Mapping[str, Any]) -> None:
+        """Add rows given as equally long columns; durable after the next `flush`.
+
+        Raises:
+            BugError: not the columns of `table` (see `telemetry.tables`).
+
+        """
+        batch = checked(table, columns)
+        rows = len(next(iter(batch.values())))
+        if not rows:
+            return
+        with self._lock:
+            self._db.register("batch", batch)
+            try:
+                self._db.execute(f"INSERT INTO pending_{table} SELECT * FROM batch")
+            except self._failure as error:
+                raise StoreError(f"{rows} rows for table {table} are lost: {error}", field=table) from error
+            finally:
+                self._db.unregister("batch")
+            self._pending[table] += rows
+
+    def flush(self) -> int:
+        """Make all appended rows durable; how many.  A store without a path keeps them in memory and says 0.
+
+        Raises:
+            StoreError: a file could not be written; the rows stay pending and the next flush tries again.
+
+        """
+        if self.path is None:
+            return 0
+        done = 0
+        with self._lock:
+            hour = hour_of(self._world.wall_ns())
+            for table, rows in self._pending.items():
+                if rows:
+                    directory = self.path / table / hour
+                    number = self._flushes[table] + 1
+                    self._write(f"SELECT * FROM pending_{table}", directory, number, number)
+                    self._flushes[table] = number
+                    self._empty(table)
+                    done += rows
+                    self._merge(directory)
+        return done
+
+    def scan(self, query: str, **parameters: Any) -> Sequence[Mapping[str, Any]]:
+        """Rows of a named query as dictionaries of Python values.
+
+        Raises:
+            BugError: no such query, or a parameter it does not have.
+            StoreError: a file of the store cannot be read.
+
+        """
+        with self._lock:
+            return self._ask(query, parameters, _rows)
+
+    def columns(self, query: str, **parameters: Any) -> Columns:
+        """The same as `scan`, as columns: numpy arrays, text as `object` arrays, missing text as ''."""
+        with self._lock:
+            found: dict[str, np.ndarray] = self._ask(query, parameters, _arrays)
+        made: Columns = {}
+        for name, values in found.items():
+            if isinstance(values, np.ma.MaskedArray):
+                values = values.filled("" if values.dtype == object else 0)  # noqa: PLW2901
+            made[name] = np.asarray(values)
+        return made
+
+    def retain(self, max_age_ns: int) -> int:
+        """Delete the files of hours that ended more than `max_age_ns` before now; how many files."""
+        if self.path is None:
+            return 0
+        cutoff, gone = self._world.wall_ns() - max_age_ns, 0
+        with self._lock:
+            for table in TABLES:
+                for directory in hours_of(self.path / table):
+                    end = hour_end_ns(directory.name)
+                    if end is not None and end < cutoff:
+                        gone += _delete(directory)
+        return gone
+
+    def close(self) -> None:
+        """Flush and release the database."""
+        with self._lock:
+            self.flush()
+            self._db.close()
+
+    def __enter__(self) -> "DuckStore":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _empty(self, table: str) -> None:
+        columns = ", ".join(f'"{name}" {kind}' for name, kind in TABLES[table].items())
+        self._db.execute(f"CREATE OR REPLACE TABLE pending_{table} ({columns})")
+        self._pending[table] = 0
+
+    def _ask(self, query: str, parameters: Mapping[str, Any], take: Callable[[Any], T]) -> T:
+        """`take` of the answer to a named query."""
+        known = parameters_of(query)
+        if unknown := parameters.keys() - known:
+            raise BugError(
+                f"query {query} has no parameter {', '.join(sorted(unknown))}",
+                field=query,
+                hint=f"it has {', '.join(sorted(known)) or 'none'}",
+            )
+        values = {name: parameters.get(name) for name in known}
+        while True:
+            files = {table: self._files(table) for table in TABLES}
+            try:
+                for table, listed in files.items():
+                    self._view(table, listed)
+                return take(self._db.execute(QUERIES[query], values))
+            except self._failure as error:
+                if not all(Path(file).exists() for listed in files.values() for file in listed):
+                    continue  # a writer's retention or merge deleted a file after we listed it: list again
+                failure = error
+            raise StoreError(
+                f"query {query} on {self.path or 'the memory store'} failed: {failure}",
+                hint="a file named above that is not Parquet can be moved out of the store; the rest stays readable",
+            ) from failure
+
+    def _files(self, table: str) -> list[str]:
+        if self.path is None:
+            return []
+        return [str(part.path) for hour in hours_of(self.path / table) for part in current(parts_in(hour))]
+
+    def _view(self, table: str, files: Sequence[str]) -> None:
+        """(Re)make the view `table`: what `files` hold and what is pending."""
+        columns = ", ".join(f'"{name}"' for name in TABLES[table])
+        source = f"pending_{table}"
+        if files:
+            listed = ", ".join(map(_quoted, files))
+            source = f"(SELECT * FROM {source} UNION ALL BY NAME SELECT * FROM read_parquet([{listed}], union_by_name=true))"
+        self._db.execute(f"CREATE OR REPLACE TEMP VIEW {table} AS SELECT {columns} FROM {source}")
+
+    def _write(self, select: str, directory: Path, first: int, last: int) -> None:
+        """One complete Parquet file in `directory`, durable and atomic."""
+        name = part_name(self._writer, first, last)
+        temporary = directory / f"{TEMPORARY}{name}"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._db.execute(
+                f"COPY ({select}) TO {_quoted(str(temporary))} (FORMAT parquet, COMPRESSION zstd)"
+            )
+            _sync(temporary)
+            temporary.rename(directory / name)
+            _sync(directory)
+        except (OSError, self._failure) as error:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise StoreError(
+                f"cannot write {directory / name}: {error}", hint="is the disk full, or not ours to write?"
+            ) from error
+
+    def _merge(self, directory: Path) -> None:
+        """Merge full tiers of this store's own files, and delete what was merged away long enough ago."""
+        mine = [part for part in current(parts_in(directory)) if part.writer == self._writer]
+        tier = [part for part in mine if _tier(part) == _tier(mine[-1])] if mine else []
+        if len(tier) >= FANOUT:
+            listed = ", ".join(_quoted(str(part.path)) for part in tier)
+            self._write(
+                f"SELECT * FROM read_parquet([{listed}], union_by_name=true)",
+                directory,
+                tier[0].first,
+                tier[-1].last,
+            )
+            self._sweep(directory)
+            self._merge(directory)
+
+    def _sweep(self, directory: Path) -> None:
+        """Delete files merged away, or abandoned half-written, longer than the grace ago."""
+        parts = parts_in(directory)
+        live = current(parts)
+        ages = [
+            (part.path, wider.path)
+            for part in parts
+            for wider in live
+            if wider != part and wider.contains(part)
+        ]
+        ages += [(entry, entry) for entry in directory.iterdir() if entry.name.startswith(TEMPORARY)]
+        now_ns = self._world.wall_ns()
+        for path, since in ages:
+            with suppress(FileNotFoundError):  # another writer of this store swept it first
+                if now_ns - since.stat().st_mtime_ns > self._grace_ns:
+                    path.unlink()
+
+
+def _rows(answer: Any) -> list[dict[str, Any]]:
+    names = [column[0] for column in answer.description]
+    return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]
+
+
+def _arrays(answer: Any) -> dict[str, np.ndarray]:
+    arrays: dict[str, np.ndarray] = answer.fetchnumpy()
+    return arrays
+
+
+def _delete(directory: Path) -> int:
+    """Delete an hour; how many files.  Another writer of the store may be doing the same."""
+    gone = 0
+    try:
+        for file in list(directory.iterdir()):
+            file.unlink(missing_ok=True)
+            gone += 1
+        directory.rmdir()
+    except FileNotFoundError:
+        return gone
+    return gone
+
+
+def _tier(part: Part) -> int:
+    tier, width = 0, part.width
+    while width >= FANOUT:
+        tier, width = tier + 1, width // FANOUT
+    return tier
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,105 @@
+"""The three tables of the store: their columns, in order, with their types.
+
+`requests` has one row a request, with the 20 points of `core.breakpoints` as columns (monotonic ns, 0 where
+missing) and `exactness` as 20 digits, one a point.  `steps` has one row an engine step.  `signals` has one row a
+sampled value.  In memory a table is `dict[str, numpy.ndarray]`: `object` arrays for text, int64, int32 or float64
+for numbers; on disk it is Parquet with the SQL types below.
+
+Rules: monotonic times only (`wall_ns` is for display and for `--since`); units last in a name; columns are only ever
+added, at the end, because old Parquet files stay readable.  Deliberately absent: anything that can be computed from
+the points (latencies, stages); those are folds in `diagnose`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sits.core.breakpoints import NAMES
+from sits.core.errors import BugError
+
+Columns = dict[str, np.ndarray]
+
+_TEXT, _INT, _LONG, _REAL = "VARCHAR", "INTEGER", "BIGINT", "DOUBLE"
+
+REQUESTS: Mapping[str, str] = {
+    **dict.fromkeys(("run_id", "id", "tenant", "model", "adapter", "engine", "arm", "outcome"), _TEXT),
+    "status": _INT,
+    "detail": _TEXT,
+    **dict.fromkeys(("prompt_tokens", "output_tokens", "cached_tokens", "preemptions"), _INT),
+    **dict.fromkeys(NAMES, _LONG),
+    "exactness": _TEXT,
+    "wall_ns": _LONG,
+}
+
+STEPS: Mapping[str, str] = {
+    **dict.fromkeys(("run_id", "engine"), _TEXT),
+    **dict.fromkeys(("t_ns", "duration_ns"), _LONG),
+    **dict.fromkeys(
+        (
+            "running",
+            "waiting",
+            "prefill_tokens",
+            "decode_tokens",
+            "kv_used",
+            "kv_total",
+            "preempted",
+            "denied",
+            "recomputed_tokens",
+        ),
+        _INT,
+    ),
+    **dict.fromkeys(("copy_bytes", "copy_ns"), _LONG),
+    **dict.fromkeys(("adapter_loads", "eager"), _INT),
+    "prepare_ns": _LONG,
+}
+
+SIGNALS: Mapping[str, str] = {"run_id": _TEXT, "t_ns": _LONG, "source": _TEXT, "name": _TEXT, "value": _REAL}
+
+TABLES: Mapping[str, Mapping[str, str]] = {"requests": REQUESTS, "steps": STEPS, "signals": SIGNALS}
+
+_DTYPES: Mapping[str, Any] = {_TEXT: object, _INT: np.int32, _LONG: np.int64, _REAL: np.float64}
+_BOUNDS: Mapping[str, tuple[int, int]] = {_INT: (-(2**31), 2**31 - 1), _LONG: (-(2**63), 2**63 - 1)}
+
+
+def column(sql_type: str, values: Sequence[Any]) -> np.ndarray:
+    """`values` as one column; integers out of the type's range are clipped to it.
+
+    A count an engine made up (2^40 prompt tokens) must not cost the rows recorded beside it.
+    """
+    if sql_type in _BOUNDS:
+        low, high = _BOUNDS[sql_type]
+        values = [min(max(value, low), high) for value in values]
+    made = np.empty(len(values), dtype=_DTYPES[sql_type])
+    made[:] = values
+    return made
+
+
+def columns_of(schema: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> Columns:
+    """Turn rows, each in the order of `schema`, into columns."""
+    turned: Iterable[Sequence[Any]] = zip(*rows, strict=True) if rows else [()] * len(schema)
+    return {name: column(schema[name], values) for name, values in zip(schema, turned, strict=True)}
+
+
+def checked(table: str, columns: Mapping[str, Any]) -> Columns:
+    """The columns of `table` in their order and types, all of one length.
+
+    Raises:
+        BugError: no such table, a missing or unknown column, or columns of different lengths.
+
+    """
+    schema = TABLES.get(table)
+    if schema is None:
+        raise BugError(
+            f"there is no table {table!r}", field="table", value=table, hint=f"one of {', '.join(TABLES)}"
+        )
+    missing, unknown = schema.keys() - columns.keys(), columns.keys() - schema.keys()
+    if missing or unknown:
+        parts = [f"lacks {', '.join(sorted(missing))}"] * bool(missing)
+        parts += [f"has unknown {', '.join(sorted(unknown))}"] * bool(unknown)
+        raise BugError(f"a batch for table {table} {' and '.join(parts)}", field=table)
+    made = {name: np.asarray(columns[name], dtype=_DTYPES[kind]) for name, kind in schema.items()}
+    lengths = {name: len(values) for name, values in made.items()}
+    if len(set(lengths.values())) > 1:
+        raise BugError(f"columns of table {table} differ in length: {lengths}", field=table)
+    return made
