@@ -9,6 +9,7 @@ SitsError
 │   ├── TooLargeError    413     over a declared limit
 │   ├── ContractError    422     a semantic contract's clause fails
 │   └── ConfigError      (load)  a configuration that cannot be used; carries file, line, field
+│       └── ConfigErrors         all such errors of one file, in the order of its lines
 ├── CapacityError    we are full, later may work        429 / 503, with `retry_after_s`
 ├── EngineError      the engine behind us failed        502
 │   └── EngineTimeoutError    504
@@ -19,6 +20,7 @@ Every error says what was wrong, which field and value, and the way out (`hint`)
 error shape, which every SDK of the field understands.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -105,6 +107,25 @@ class ConfigError(CallerError):
         head = f"{self.where}: " if self.where else ""
         path = f"{self.field}: " if self.field else ""
         return f"{head}{path}{super().__str__()}"
+
+
+class ConfigErrors(ConfigError):  # noqa: N818 - plural on purpose: it holds many
+    """Every problem of one file at once, so that it is mended in one go.  `errors` are in file order."""
+
+    def __init__(self, errors: Sequence[ConfigError]) -> None:
+        self.errors: tuple[ConfigError, ...] = tuple(errors)
+        first = self.errors[0]
+        super().__init__(
+            first.message,
+            where=first.where,
+            field=first.field,
+            value=first.value,
+            hint=first.hint,
+            code=first.code,
+        )
+
+    def __str__(self) -> str:
+        return "\n".join(str(error) for error in self.errors)
 
 
 class CapacityError(SitsError):

@@ -1,0 +1,410 @@
+"""From a YAML node to a typed value: msgspec Structs are the schema, and every problem is reported at once.
+
+Rules: the type of a field decides how its text is read: `Ns`, `Bytes`, `BytesPerSecond`, `Share` by the
+parsers of `core.units`, `Literal` by its words, a union of Structs by its tag (`kind`).  Unknown keys are
+errors that suggest the near name.  A failed value is reported, then replaced by its default or by a stand-in,
+so that decoding goes on and later checks still see the rest; `Report` remembers which paths are stand-ins and
+suppresses what is said about them.  A value that was decoded with any error never reaches the caller.
+
+A `Rule` hangs on a type: `before` may rewrite the node (inheritance), `after` checks the value (references).
+Ranges can stand in the type as `Annotated[int, msgspec.Meta(ge=1)]`.
+
+Deliberately absent: coercion.  `"8"` is not a number, `yes` is not a truth value, `1.0` is not an integer.
+"""
+
+import difflib
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin
+
+import msgspec
+
+from sits.core import units
+from sits.core.errors import BugError, ConfigError
+from sits.core.yaml_nodes import Node
+
+_UNIT_PARSERS: dict[Any, Callable[[object], Any]] = {
+    units.Ns: units.parse_duration,
+    units.Bytes: units.parse_bytes,
+    units.BytesPerSecond: units.parse_bandwidth,
+    units.Share: units.parse_share,
+}
+_INT = re.compile(r"[+-]?(?:0|[1-9][0-9_]*)")
+_FLOAT = re.compile(r"[+-]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+_BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "ge": (">=", operator.ge),
+    "gt": (">", operator.gt),
+    "le": ("<=", operator.le),
+    "lt": ("<", operator.lt),
+    "min_length": ("of length >=", operator.ge),
+    "max_length": ("of length <=", operator.le),
+}
+"""What of `msgspec.Meta` is honoured, in words and as a test."""
+
+
+class Report:
+    """The problems of one file, and where each path of it stands."""
+
+    def __init__(self, file: str = "") -> None:
+        self.file = file
+        self.lines: dict[str, int] = {}
+        self._errors: dict[tuple[int, str], ConfigError] = {}
+        self._failed: set[str] = set()
+
+    def add(
+        self, path: str, message: str, *, line: int = 0, value: Any = None, hint: str | None = None
+    ) -> None:
+        """Report a problem at `path`, unless `path` or a section around it is a stand-in already."""
+        if not self.sound(path):
+            return
+        self._failed.add(path)
+        at = line or self.line(path)
+        where = f"{self.file}:{at}" if self.file and at else self.file
+        error = ConfigError(message, where=where, field=path or None, value=value, hint=hint)
+        self._errors.setdefault((at, message) if at else (0, f"{path} {message}"), error)
+
+    def mark_failed(self, path: str) -> None:
+        """Say nothing more about `path`: what stands there is a stand-in."""
+        self._failed.add(path)
+
+    def sound(self, *paths: str) -> bool:
+        """Whether none of `paths`, and no section around them, was reported."""
+        return not any(outer in self._failed for path in paths for outer in _outward(path))
+
+    def sound_within(self, path: str) -> bool:
+        """Whether nothing at or inside `path` was reported."""
+        return self.sound(path) and not any(_inside(bad, path) for bad in self._failed)
+
+    def line(self, path: str) -> int:
+        """The line of `path`, or of the nearest section around it that has one; 0 = unknown."""
+        return next((self.lines[outer] for outer in _outward(path) if outer in self.lines), 0)
+
+    @property
+    def errors(self) -> list[ConfigError]:
+        """All problems in the order of lines."""
+        return [error for _, error in sorted(self._errors.items(), key=lambda entry: entry[0][0])]
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """What a type needs beyond its fields.
+
+    Attributes:
+        before: `(node, path, report) -> node`, called on a map before it is decoded.
+        after: `(value, path, report)`, called on the decoded value to check it.
+        tolerant: `after` copes with stand-ins and runs even when something inside failed.
+
+    """
+
+    before: Callable[[Node, str, Report], Node] | None = None
+    after: Callable[[Any, str, Report], None] | None = None
+    tolerant: bool = False
+
+
+def join(path: str, name: str) -> str:
+    """`path.name`, without a leading dot.
+
+    >>> join("", "policy"), join("policy", "window")
+    ('policy', 'policy.window')
+    """
+    return f"{path}.{name}" if path else name
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """A hint that names the nearest known word, or all of them when none is near.
+
+    >>> near("windw", ["window", "admit"])
+    "did you mean 'window'?"
+    >>> near("x", [])
+    'there are none'
+    """
+    words = sorted(set(known))
+    by_case = [word for word in words if word.lower() == name.lower()]
+    close = by_case or difflib.get_close_matches(name, words, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    if not words:
+        return "there are none"
+    return "known: " + ", ".join(words[:20]) + (", ..." if len(words) > 20 else "")
+
+
+@lru_cache(maxsize=512)
+def fields_of(struct: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """The fields of a Struct type, its types resolved."""
+    return msgspec.structs.fields(struct)
+
+
+def tag_of(struct: type[msgspec.Struct]) -> tuple[str, str]:
+    """`(tag field, tag)` of a Struct type; empty when it has none."""
+    config = struct.__struct_config__
+    return (config.tag_field or "", str(config.tag) if config.tag is not None else "")
+
+
+class Decoder:
+    """Walks nodes and types together, filling a `Report`."""
+
+    def __init__(self, report: Report, rules: Mapping[Any, Rule]) -> None:
+        self.report = report
+        self.rules = rules
+
+    def value(self, node: Node, kind: Any, path: str) -> Any:
+        """The value of `node` as a `kind`; a stand-in when it cannot be one (and then it is reported)."""
+        self.report.lines.setdefault(path, node.line)
+        if isinstance(kind, NewType) and kind not in _UNIT_PARSERS:
+            return self.value(node, kind.__supertype__, path)
+        origin = get_origin(kind)
+        if origin is Annotated:
+            inner, *extra = get_args(kind)
+            return self._bounded(self.value(node, inner, path), extra, path)
+        if origin in (Union, UnionType):
+            return self._union(node, get_args(kind), path)
+        if node.kind == "scalar" and node.is_null:
+            return self._fail(node, kind, path, "has no value", hint=_expected(kind))
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            return self._struct(node, kind, path)
+        if origin in (tuple, list):
+            return self._list(node, kind, path)
+        if origin is dict:
+            return self._dict(node, kind, path)
+        if node.kind != "scalar":
+            return self._fail(node, kind, path, f"is {node.shown()}", hint=_expected(kind))
+        return self._scalar(node, kind, path)
+
+    def _fail(self, node: Node, kind: Any, path: str, message: str, hint: str | None = None) -> Any:
+        value = node.text if node.kind == "scalar" else node.shown()
+        self.report.add(path, message, line=node.line, value=value, hint=hint)
+        return stand_in(kind)
+
+    def _scalar(self, node: Node, kind: Any, path: str) -> Any:
+        if get_origin(kind) is Literal:
+            words = {str(word): word for word in get_args(kind)}
+            if node.text in words:
+                return words[node.text]
+            return self._fail(
+                node, kind, path, f"{node.text!r} is not one of its words", near(node.text, words)
+            )
+        if kind in _UNIT_PARSERS:
+            return self._quantity(node, kind, path)
+        if kind is str:
+            if node.is_text:
+                return node.text
+            return self._fail(
+                node, kind, path, f"{node.text} is not text to YAML", f'quote it: "{node.text}"'
+            )
+        if kind is bool:
+            if node.plain and node.text.lower() in ("true", "false"):
+                return node.text.lower() == "true"
+            return self._fail(node, kind, path, f"{node.shown()} is not true or false", _expected(kind))
+        if kind in (int, float):
+            return self._number(node, kind, path)
+        raise BugError(f"{path}: a schema may not use the type {kind!r}")
+
+    def _number(self, node: Node, kind: Any, path: str) -> Any:
+        if not node.plain:
+            return self._fail(node, kind, path, f"{node.shown()} is text", "a number has no quotes")
+        if kind is int and _INT.fullmatch(node.text) and len(node.text) < 30:
+            return int(node.text)
+        if kind is float and _FLOAT.fullmatch(node.text) and math.isfinite(float(node.text)):
+            return float(node.text)
+        word = "a whole number" if kind is int else "a finite number"
+        return self._fail(node, kind, path, f"{node.text!r} is not {word}", _expected(kind))
+
+    def _quantity(self, node: Node, kind: Any, path: str) -> Any:
+        text: object = node.text
+        if kind is units.Share and node.plain and _FLOAT.fullmatch(node.text):
+            text = float(node.text)
+        try:
+            return _UNIT_PARSERS[kind](text)
+        except ConfigError as error:
+            return self._fail(node, kind, path, error.message, error.hint)
+
+    def _bounded(self, value: Any, extra: list[Any], path: str) -> Any:
+        for meta in extra:
+            for name, (sign, holds) in _BOUNDS.items():
+                bound = getattr(meta, name, None)
+                if bound is None:
+                    continue
+                if not holds(len(value) if name.endswith("length") else value, bound):
+                    self.report.add(
+                        path, f"{value!r} is out of range", value=value, hint=f"must be {sign} {bound}"
+                    )
+        return value
+
+    def _union(self, node: Node, kinds: tuple[Any, ...], path: str) -> Any:
+        rest = tuple(kind for kind in kinds if kind is not NoneType)
+        if len(rest) < len(kinds) and node.kind == "scalar" and node.is_null:
+            return None
+        if len(rest) == 1:
+            return self.value(node, rest[0], path)
+        tags = {
+            tag_of(kind)[1]: kind
+            for kind in rest
+            if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+        }
+        if len(tags) != len(rest):
+            raise BugError(f"{path}: a schema may only unite tagged Structs, not {rest!r}")
+        tag_field = tag_of(rest[0])[0]
+        if node.kind != "map":
+            return self._fail(node, rest[0], path, f"is {node.shown()}", f"a section with {tag_field!r}")
+        told = node.entries.get(tag_field)
+        text = told.text if told is not None and told.kind == "scalar" else ""
+        if text in tags:
+            return self._struct(node, tags[text], path)
+        inner = join(path, tag_field)
+        if told is None:
+            self.report.add(
+                inner, f"{tag_field!r} is missing", line=node.line, hint=f"one of {', '.join(tags)}"
+            )
+        else:
+            self.report.add(
+                inner,
+                f"{told.shown()} is not a {tag_field}",
+                line=told.line,
+                value=text,
+                hint=near(text, tags),
+            )
+        return self._guess(node, tags, text, path)
+
+    def _guess(self, node: Node, tags: Mapping[str, Any], text: str, path: str) -> Any:
+        """A stand-in of the likeliest kind, decoded in silence so that its name can still be referred to."""
+        close = difflib.get_close_matches(text, list(tags), n=1, cutoff=0.0)
+        quiet = Report()
+        found = Decoder(quiet, {})._struct(node, tags[close[0]] if close else next(iter(tags.values())), path)
+        for inner, line in quiet.lines.items():
+            self.report.lines.setdefault(inner, line)
+        self.report.mark_failed(path)
+        return found
+
+    def _list(self, node: Node, kind: Any, path: str) -> Any:
+        if node.kind != "list":
+            hint = f"write a list: [{node.text}]" if node.kind == "scalar" else "write a list"
+            return self._fail(node, kind, path, f"{node.shown()} is not a list", hint)
+        make, args = get_origin(kind), get_args(kind)
+        if make is tuple and args and args[-1] is not Ellipsis:
+            if len(args) != len(node.items):
+                return self._fail(node, kind, path, f"has {len(node.items)} values", f"it takes {len(args)}")
+            kinds = list(args)
+        else:
+            kinds = [args[0]] * len(node.items)
+        return make(
+            self.value(item, k, f"{path}[{i}]")
+            for i, (item, k) in enumerate(zip(node.items, kinds, strict=True))
+        )
+
+    def _dict(self, node: Node, kind: Any, path: str) -> Any:
+        if node.kind != "map":
+            return self._fail(
+                node, kind, path, f"{node.shown()} is not a section", "write 'name: value' lines"
+            )
+        of = get_args(kind)[1]
+        return {name: self.value(item, of, join(path, name)) for name, item in node.entries.items()}
+
+    def _struct(self, node: Node, kind: type[msgspec.Struct], path: str) -> Any:
+        if node.kind != "map":
+            return self._fail(node, kind, path, f"{node.shown()} is not a section", _expected(kind))
+        rule = self.rules.get(kind, Rule())
+        if rule.before:
+            node = rule.before(node, path, self.report)
+        self.report.lines.setdefault(path, node.line)
+        found = self._build(node, kind, path)
+        if rule.after and found is not None and (rule.tolerant or self.report.sound_within(path)):
+            rule.after(found, path, self.report)
+        return found
+
+    def _build(self, node: Node, kind: type[msgspec.Struct], path: str) -> Any:
+        tag_field, tag = tag_of(kind)
+        known = {info.encode_name: info for info in fields_of(kind)}
+        words = [*known, tag_field] if tag_field else list(known)
+        for name in node.entries:
+            if name not in words:
+                line = node.key_lines[name]
+                self.report.add(
+                    join(path, name), f"unknown key {name!r}", line=line, value=name, hint=near(name, words)
+                )
+        if tag_field in node.entries and node.entries[tag_field].text != tag:
+            told = node.entries[tag_field]
+            self._fail(
+                told, str, join(path, tag_field), f"{told.shown()} is not a {tag_field}", f"it is {tag!r}"
+            )
+        values: dict[str, Any] = {}
+        for name, info in known.items():
+            inner = join(path, name)
+            if name in node.entries:
+                self.report.lines.setdefault(inner, node.key_lines[name])
+                values[info.name] = self.value(node.entries[name], info.type, inner)
+            elif info.required:
+                hint = _expected(info.type)
+                self.report.add(inner, f"{name!r} is missing", line=node.line, hint=hint)
+                values[info.name] = stand_in(info.type)
+        try:
+            return kind(**values)
+        except (ValueError, ConfigError) as error:
+            if self.report.sound_within(path):
+                self.report.add(path, str(error), line=node.line)
+            return None
+
+
+def stand_in(kind: Any) -> Any:
+    """A harmless value of the type `kind`, to go on with after its error was reported."""
+    if isinstance(kind, NewType):
+        return stand_in(kind.__supertype__)
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Annotated, Union, UnionType):
+        return stand_in(args[0])
+    if origin is Literal:
+        return args[0]
+    if origin is tuple and args and args[-1] is not Ellipsis:
+        return tuple(stand_in(arg) for arg in args)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        try:
+            return kind(**{info.name: stand_in(info.type) for info in fields_of(kind) if info.required})
+        except (ValueError, ConfigError):
+            return None
+    return (origin or kind)()
+
+
+def _expected(kind: Any) -> str | None:
+    """What a field of this type wants, in words."""
+    examples = {
+        str: "write text",
+        int: "write a whole number like 8",
+        float: "write a number like 1.5",
+        bool: "write true or false",
+        units.Ns: "write a duration like '100ms'",
+        units.Bytes: "write a size like '80GiB'",
+        units.BytesPerSecond: "write a bandwidth like '24GB/s'",
+        units.Share: "write a share like '42%'",
+    }
+    if kind in examples:
+        return examples[kind]
+    origin = get_origin(kind)
+    if origin is Annotated:
+        return _expected(get_args(kind)[0])
+    if origin is Literal:
+        return "one of " + ", ".join(str(word) for word in get_args(kind))
+    if origin in (tuple, list):
+        return "write a list"
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return "a section with " + ", ".join(info.encode_name for info in fields_of(kind)[:6])
+    return None
+
+
+def _outward(path: str) -> Iterable[str]:
+    """`path` and the sections around it, from the inside out; ends with the root "".
+
+    >>> list(_outward("a[1].b"))
+    ['a[1].b', 'a[1]', 'a', '']
+    """
+    yield path
+    while path:
+        cut = max(path.rfind("."), path.rfind("["))
+        path = path[:cut] if cut > 0 else ""
+        yield path
+
+
+def _inside(inner: str, path: str) -> bool:
+    return not path or inner.startswith((path + ".", path + "["))
