@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from sits.bench.workload import WorkloadPlan, lengths_named
-from sits.core.config import check_fleet, decode_text, patch
+from sits.core.config import decode, patch
 from sits.core.errors import ConfigError
 from sits.core.finding import Change
 from sits.core.fleet import Fleet
@@ -22,7 +22,14 @@ from sits.core.units import Ns, Share
 DEFAULT = "incident-2300ms.yaml"
 
 
-class PcieBandwidth(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pcie_bandwidth", forbid_unknown_fields=True):
+class PcieBandwidth(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="kind",
+    tag="pcie_bandwidth",
+    forbid_unknown_fields=True,
+):
     """A host-to-device link that loses `depth` of its bandwidth for `width` out of `every`, repeating under load.
 
     The dips happen on the links of `nodes` while an engine there has at least `while_running` running requests.
@@ -77,29 +84,48 @@ def load_scenario(path: str | Path | None = None) -> Scenario:
     """
     if path is None:
         text = resources.files("sits.bench").joinpath("scenarios", DEFAULT).read_text()
-        return _checked(decode_text(text, Scenario, DEFAULT), DEFAULT)
+        return _checked(decode(text, Scenario, DEFAULT), DEFAULT)
     path = Path(path)
     if not path.is_file():
-        raise ConfigError(f"no scenario at {path}", value=str(path), hint="give the path of a scenario YAML file")
-    return _checked(decode_text(path.read_text(), Scenario, path.name), path.name)
+        raise ConfigError(
+            f"no scenario at {path}", value=str(path), hint="give the path of a scenario YAML file"
+        )
+    return _checked(decode(path.read_text(), Scenario, path.name), path.name)
 
 
 def _checked(scenario: Scenario, file: str) -> Scenario:
-    scenario = msgspec.structs.replace(scenario, fleet=check_fleet(scenario.fleet, file))
     lengths_named(scenario.workload.prompt)
     lengths_named(scenario.workload.answer)
     for name, items in (("faults", scenario.faults), ("fixes", scenario.fixes)):
         ids = [item.id for item in items]
         for item_id in ids:
             if ids.count(item_id) > 1:
-                raise ConfigError(f"{item_id!r} is named twice", where=file, field=name, value=item_id, hint="ids are unique")
+                raise ConfigError(
+                    f"{item_id!r} is named twice",
+                    where=file,
+                    field=name,
+                    value=item_id,
+                    hint="ids are unique",
+                )
     nodes = {node.name for node in scenario.fleet.nodes}
     for fault in scenario.faults:
         for node in fault.nodes:
             if node not in nodes:
-                raise ConfigError(f"no node is called {node!r}", where=file, field=f"faults[{fault.id}].nodes", value=node, hint=f"one of {', '.join(sorted(nodes))}")
+                raise ConfigError(
+                    f"no node is called {node!r}",
+                    where=file,
+                    field=f"faults[{fault.id}].nodes",
+                    value=node,
+                    hint=f"one of {', '.join(sorted(nodes))}",
+                )
         if not 0 < fault.width <= fault.every:
-            raise ConfigError(f"a dip of {fault.width} ns every {fault.every} ns", where=file, field=f"faults[{fault.id}].width", value=fault.width, hint="0 < width <= every")
+            raise ConfigError(
+                f"a dip of {fault.width} ns every {fault.every} ns",
+                where=file,
+                field=f"faults[{fault.id}].width",
+                value=fault.width,
+                hint="0 < width <= every",
+            )
     for fix in scenario.fixes:
         variant(scenario, (fix.id,), file)
     return scenario
@@ -121,7 +147,12 @@ def variant(scenario: Scenario, fixes: tuple[str, ...], file: str = "") -> Varia
             changes.append(msgspec.structs.replace(change, why=fix.why))
         for fault_id in fix.repair:
             if fault_id not in {fault.id for fault in scenario.faults}:
-                raise ConfigError(f"no fault is called {fault_id!r}", where=file, field=f"fixes[{fix.id}].repair", value=fault_id)
+                raise ConfigError(
+                    f"no fault is called {fault_id!r}",
+                    where=file,
+                    field=f"fixes[{fix.id}].repair",
+                    value=fault_id,
+                )
             faults = tuple(fault for fault in faults if fault.id != fault_id)
             changes.append(Change(path=f"faults.{fault_id}", old="present", new="repaired", why=fix.why))
     return Variant(id="+".join(fixes) or "as_is", fleet=fleet, faults=faults, changes=tuple(changes))
