@@ -15,11 +15,12 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from sits.core.decode import Decoder, Report, Rule, fields_of, near, tag_of
+from sits.core.decode import Decoder, fields_of, tag_of
 from sits.core.errors import ConfigError, ConfigErrors
 from sits.core.finding import Change
 from sits.core.fleet import Fleet
 from sits.core.fleet_rules import check
+from sits.core.problems import Report, Rule, near
 from sits.core.show import text_of
 from sits.core.yaml_nodes import compose
 

@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from sits.core.change import diff, patch, unified
-from sits.core.decode import Decoder, Report, Rule
+from sits.core.decode import Decoder
 from sits.core.errors import ConfigErrors
 from sits.core.fleet import Fleet
 from sits.core.fleet_rules import FLEET_RULE
+from sits.core.problems import Report, Rule
 from sits.core.show import digest, dump, text_of
 from sits.core.yaml_nodes import Node, compose
 

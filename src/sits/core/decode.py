@@ -3,11 +3,10 @@
 Rules: the type of a field decides how its text is read: `Ns`, `Bytes`, `BytesPerSecond`, `Share` by the
 parsers of `core.units`, `Literal` by its words, a union of Structs by its tag (`kind`).  Unknown keys are
 errors that suggest the near name.  A failed value is reported, then replaced by its default or by a stand-in,
-so that decoding goes on and later checks still see the rest; `Report` remembers which paths are stand-ins and
-suppresses what is said about them.  A value that was decoded with any error never reaches the caller.
+so that decoding goes on and later checks still see the rest; the `Report` remembers which paths are
+stand-ins.  A value that was decoded with any error never reaches the caller.
 
-A `Rule` hangs on a type: `before` may rewrite the node (inheritance), `after` checks the value (references).
-Ranges can stand in the type as `Annotated[int, msgspec.Meta(ge=1)]`.
+Ranges can stand in the type as `Annotated[int, msgspec.Meta(ge=1)]`; checks across fields are a `Rule`.
 
 Deliberately absent: coercion.  `"8"` is not a number, `yes` is not a truth value, `1.0` is not an integer.
 """
@@ -16,7 +15,7 @@ import difflib
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin
@@ -25,6 +24,7 @@ import msgspec
 
 from sits.core import units
 from sits.core.errors import BugError, ConfigError
+from sits.core.problems import Report, Rule, join, near
 from sits.core.yaml_nodes import Node
 
 _UNIT_PARSERS: dict[Any, Callable[[object], Any]] = {
@@ -45,91 +45,6 @@ _BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "max_length": ("of length <=", operator.le),
 }
 """What of `msgspec.Meta` is honoured, in words and as a test."""
-
-
-class Report:
-    """The problems of one file, and where each path of it stands."""
-
-    def __init__(self, file: str = "") -> None:
-        self.file = file
-        self.lines: dict[str, int] = {}
-        self._errors: dict[tuple[int, str], ConfigError] = {}
-        self._failed: set[str] = set()
-
-    def add(
-        self, path: str, message: str, *, line: int = 0, value: Any = None, hint: str | None = None
-    ) -> None:
-        """Report a problem at `path`, unless `path` or a section around it is a stand-in already."""
-        if not self.sound(path):
-            return
-        self._failed.add(path)
-        at = line or self.line(path)
-        where = f"{self.file}:{at}" if self.file and at else self.file
-        error = ConfigError(message, where=where, field=path or None, value=value, hint=hint)
-        self._errors.setdefault((at, message) if at else (0, f"{path} {message}"), error)
-
-    def mark_failed(self, path: str) -> None:
-        """Say nothing more about `path`: what stands there is a stand-in."""
-        self._failed.add(path)
-
-    def sound(self, *paths: str) -> bool:
-        """Whether none of `paths`, and no section around them, was reported."""
-        return not any(outer in self._failed for path in paths for outer in _outward(path))
-
-    def sound_within(self, path: str) -> bool:
-        """Whether nothing at or inside `path` was reported."""
-        return self.sound(path) and not any(_inside(bad, path) for bad in self._failed)
-
-    def line(self, path: str) -> int:
-        """The line of `path`, or of the nearest section around it that has one; 0 = unknown."""
-        return next((self.lines[outer] for outer in _outward(path) if outer in self.lines), 0)
-
-    @property
-    def errors(self) -> list[ConfigError]:
-        """All problems in the order of lines."""
-        return [error for _, error in sorted(self._errors.items(), key=lambda entry: entry[0][0])]
-
-
-class Rule(msgspec.Struct, frozen=True):
-    """What a type needs beyond its fields.
-
-    Attributes:
-        before: `(node, path, report) -> node`, called on a map before it is decoded.
-        after: `(value, path, report)`, called on the decoded value to check it.
-        tolerant: `after` copes with stand-ins and runs even when something inside failed.
-
-    """
-
-    before: Callable[[Node, str, Report], Node] | None = None
-    after: Callable[[Any, str, Report], None] | None = None
-    tolerant: bool = False
-
-
-def join(path: str, name: str) -> str:
-    """`path.name`, without a leading dot.
-
-    >>> join("", "policy"), join("policy", "window")
-    ('policy', 'policy.window')
-    """
-    return f"{path}.{name}" if path else name
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """A hint that names the nearest known word, or all of them when none is near.
-
-    >>> near("windw", ["window", "admit"])
-    "did you mean 'window'?"
-    >>> near("x", [])
-    'there are none'
-    """
-    words = sorted(set(known))
-    by_case = [word for word in words if word.lower() == name.lower()]
-    close = by_case or difflib.get_close_matches(name, words, n=1, cutoff=0.5)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    if not words:
-        return "there are none"
-    return "known: " + ", ".join(words[:20]) + (", ..." if len(words) > 20 else "")
 
 
 @lru_cache(maxsize=512)
@@ -391,20 +306,3 @@ def _expected(kind: Any) -> str | None:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return "a section with " + ", ".join(info.encode_name for info in fields_of(kind)[:6])
     return None
-
-
-def _outward(path: str) -> Iterable[str]:
-    """`path` and the sections around it, from the inside out; ends with the root "".
-
-    >>> list(_outward("a[1].b"))
-    ['a[1].b', 'a[1]', 'a', '']
-    """
-    yield path
-    while path:
-        cut = max(path.rfind("."), path.rfind("["))
-        path = path[:cut] if cut > 0 else ""
-        yield path
-
-
-def _inside(inner: str, path: str) -> bool:
-    return not path or inner.startswith((path + ".", path + "["))

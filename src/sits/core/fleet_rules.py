@@ -21,7 +21,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from sits.core import fleet as tree
-from sits.core.decode import Report, Rule, fields_of, join, near, tag_of
+from sits.core.decode import fields_of, tag_of
+from sits.core.problems import Report, Rule, join, near
 from sits.core.yaml_nodes import Node
 
 _INF = math.inf

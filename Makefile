@@ -1,0 +1,49 @@
+# Two commands matter: `make demo` and `make test`.  Each sets up what it needs on a fresh machine.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check tiny bench size lock clean
+SHELL := /bin/bash
+
+PY := .venv/bin/python
+LOCKS := uv.lock pyproject.toml requirements.lock requirements-dev.lock tools/bootstrap
+CODE := src tests tools $(wildcard benchmarks)
+
+help: ## what there is
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+demo: .venv/.ready-run ## reproduce the 2300-ms incident and prove the fix; prints where the report lies
+	.venv/bin/sitsctl reproduce
+
+test: .venv/.ready-dev ## all tests
+	$(PY) -m pytest
+
+check: .venv/.ready-dev ## lint, format, types, import floors, tidiness
+	.venv/bin/ruff check $(CODE)
+	.venv/bin/ruff format --check $(CODE)
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+	$(PY) -m pytest tests/tidy
+
+tiny: .venv/.ready-dev ## the quick tests only
+	$(PY) -m pytest -x -m "not slow and not browser"
+
+bench: .venv/.ready-dev ## measurements; ratios within one run, for machines are noisy
+	@shopt -s nullglob; for file in benchmarks/bench_*.py; do echo "== $$file"; $(PY) "$$file" || exit 1; done
+
+size: .venv/.ready-dev ## lines of code and of tests for each room
+	@$(PY) tools/size.py
+
+lock: ## renew uv.lock and its hashed exports (needs uv)
+	uv lock
+	uv export --quiet --frozen --no-emit-project --no-dev --format requirements-txt --output-file requirements.lock
+	uv export --quiet --frozen --no-emit-project --format requirements-txt --output-file requirements-dev.lock
+
+clean: ## back to a fresh checkout
+	rm -rf .venv out dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.ready-run: $(LOCKS)
+	tools/bootstrap run
+
+.venv/.ready-dev: $(LOCKS)
+	tools/bootstrap dev
