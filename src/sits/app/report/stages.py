@@ -1,0 +1,50 @@
+"""How a stage is called and explained on the page: its words, its layer, its place in the chain.
+
+The names come from the breakpoint table; what is not in it (an unattributed stretch) keeps its own name.
+"""
+
+from sits.core.breakpoints import BREAKPOINTS
+
+LAYERS = ("http", "scheduler", "device", "result")
+UNATTRIBUTED = "unattributed"
+
+AFTER_FIRST_TOKEN = frozenset({"decode", "send"})
+"""Stages after the first token: no part of TTFT."""
+
+_BY_STAGE = {point.stage: point for point in BREAKPOINTS[1:]}
+
+EXACTNESS = {
+    "measured": "timestamps of this request",
+    "derived": "computed from other timestamps",
+    "sampled": "taken from a sample of steps",
+    "missing": "no timestamp; time kept, cause unknown",
+}
+
+
+def words(stage: str) -> str:
+    """The stage in words: underscores are for programs, except in the breakpoints of an unattributed stretch.
+
+    >>> words("engine_queue"), words("unattributed (kv_ready..launch)")
+    ('engine queue', 'unattributed (kv_ready..launch)')
+    """
+    return stage if is_unattributed(stage) else stage.replace("_", " ")
+
+
+def explain(stage: str) -> str:
+    """One line: from which breakpoint to which, and what happened then."""
+    point = _BY_STAGE.get(stage)
+    if point is None:
+        return "time between two breakpoints that no stage explains" if is_unattributed(stage) else ""
+    return f"{BREAKPOINTS[point.index - 1].name} → {point.name}: {point.moment}"
+
+
+def is_unattributed(stage: str) -> bool:
+    """Whether the stage is a stretch that nothing explains."""
+    return stage.startswith(UNATTRIBUTED)
+
+
+def css_layer(layer: str, stage: str = "") -> str:
+    """The class that colours a layer; unknown layers are drawn as unattributed."""
+    if is_unattributed(stage) or layer not in LAYERS:
+        return UNATTRIBUTED
+    return layer

@@ -1,0 +1,156 @@
+"""The head of the page: P99 before and after, with intervals, against the objective.
+
+One scale holds both, so that the distance to the objective is seen before it is read.  `Verdict.state` is the
+one word that decides the colour: `met`, `missed` or `unproven` (the interval reaches over the objective).
+"""
+
+import msgspec
+
+from sits.app.report import numbers, svg
+from sits.core.report import Account, Report, Side
+
+METRICS = {"ttft": "time to first token", "e2e": "end-to-end latency"}
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """One big figure: label, value, interval and how many requests stand behind it."""
+
+    kind: str
+    label: str
+    value: str
+    interval: str
+    level: str
+    n: str
+    lane: str
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """The head of the page."""
+
+    metric: str
+    figures: tuple[Figure, ...]
+    axis: str
+    state: str
+    sentence: str
+    saved: str
+    accounts: tuple[str, ...]
+
+
+def verdict(report: Report) -> Verdict:
+    """The head of the page for any report."""
+    sides = [("before", report.before)] + ([("after", report.after)] if report.after else [])
+    scale = svg.covering(
+        [edge for _, side in sides for edge in (side.latency.p99.high, side.latency.p99.value)]
+        + [report.objective_ms],
+        margin=0.04,
+    )
+    state = _state(report)
+    return Verdict(
+        metric=METRICS.get(report.objective_metric, report.objective_metric),
+        figures=tuple(_figure(kind, side, scale, report) for kind, side in sides),
+        axis=svg.axis(
+            scale,
+            [
+                (0.0, "0 ms", ""),
+                (report.objective_ms, f"{numbers.number(report.objective_ms)} ms objective", "objective"),
+            ],
+        ),
+        state=state,
+        sentence=_sentence(state, report),
+        saved=_saved(report),
+        accounts=tuple(f"{side.label}: {account(side.account)}" for _, side in sides),
+    )
+
+
+def account(counted: Account) -> str:
+    """Conservation of requests in one line; outcomes that did not occur are left out.
+
+    >>> account(Account(20, 18, 0, 0, 2, 0))
+    '20 offered = 18 completed + 2 refused'
+    """
+    parts = [
+        (counted.completed, "completed"),
+        (counted.failed, "failed"),
+        (counted.cancelled, "cancelled"),
+        (counted.refused, "refused"),
+        (counted.in_flight, "in flight"),
+    ]
+    shown = [f"{numbers.count(n)} {name}" for n, name in parts if n or name == "completed"]
+    off = counted.offered - sum(n for n, _ in parts)
+    doubt = f" ({numbers.count(off)} unaccounted for)" if off else ""
+    return f"{numbers.count(counted.offered)} offered = {' + '.join(shown)}{doubt}"
+
+
+def _figure(kind: str, side: Side, scale: svg.Scale, report: Report) -> Figure:
+    p99 = side.latency.p99
+    decimals = 0 if p99.value >= 100 else numbers.decimals_for([p99.value])
+    marks = [
+        svg.element(
+            "rect", x=0, y=11, height=4, width=scale.width(scale.low, p99.value), class_=f"stem {kind}"
+        ),
+        svg.whisker(scale, p99.low, p99.high, 13, kind, half=6),
+        svg.element("circle", cx=scale.at(p99.value), cy=13, r=5.5, class_=f"dot {kind}"),
+    ]
+    return Figure(
+        kind=kind,
+        label=side.label,
+        value=numbers.fixed(p99.value, decimals),
+        interval=numbers.interval(p99, decimals),
+        level=numbers.level(p99),
+        n=numbers.count(side.latency.n),
+        lane=svg.element(
+            "svg",
+            svg.element(
+                "line",
+                x1=scale.at(report.objective_ms),
+                x2=scale.at(report.objective_ms),
+                y1=0,
+                y2="100%",
+                class_="objective",
+            ),
+            *marks,
+            class_="lane",
+            width="100%",
+            height=26,
+            aria_hidden="true",
+        ),
+    )
+
+
+def _state(report: Report) -> str:
+    side = report.after or report.before
+    if side.latency.n == 0:
+        return "unproven"
+    if report.after is not None and report.verified is not None:
+        return "met" if report.verified else _missed(side, report)
+    p99 = side.latency.p99
+    if p99.high <= report.objective_ms:
+        return "met"
+    return _missed(side, report)
+
+
+def _missed(side: Side, report: Report) -> str:
+    p99 = side.latency.p99
+    return "unproven" if p99.low <= report.objective_ms <= p99.high else "missed"
+
+
+def _sentence(state: str, report: Report) -> str:
+    objective = f"{numbers.number(report.objective_ms)} ms"
+    side = report.after or report.before
+    if side.latency.n == 0:
+        return "No request was measured: nothing can be said about the objective."
+    p99 = side.latency.p99
+    if state == "met":
+        return f"Objective met: even the upper bound, {numbers.number(p99.high)} ms, is under {objective}."
+    if state == "missed":
+        return f"Objective missed: the lower bound, {numbers.number(p99.low)} ms, is over {objective}."
+    return f"Not proven: the interval reaches across the objective of {objective}."
+
+
+def _saved(report: Report) -> str:
+    if report.after is None or report.before.latency.p99.value <= 0:
+        return ""
+    before, after = report.before.latency.p99.value, report.after.latency.p99.value
+    change = (after - before) / before
+    word = "less" if change < 0 else "more"
+    return f"{numbers.number(abs(after - before))} ms {word} ({numbers.percent(abs(change))})"
