@@ -1,0 +1,159 @@
+"""An Exchange: one request on its way through the gateway, and the three seams around it.
+
+`Sink` is where the answer goes (a socket, a simulated client, a list in a test), `Recorder` where the finished row
+goes, `Cpu` what the gateway's own work costs.  A live gateway simply burns its CPU, so `FreeCpu` charges nothing; a
+simulated one charges a virtual core.
+
+Rules: an Exchange ends in exactly one outcome, set once: `completed`, `failed`, `cancelled` or `refused`.
+Deliberately absent: behaviour.  What happens to an Exchange is the list in `gateway.pipeline`.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from sits.core.decision import Decision
+from sits.core.errors import SitsError
+from sits.core.replica import Replica
+from sits.core.request import Request, Usage
+from sits.core.timeline import Timeline
+
+OUTCOMES = ("completed", "failed", "cancelled", "refused")
+"""How a request can end.  `refused`: never worked on, by us or by the engine (4xx, 429, limits)."""
+
+CLIENT_LEFT = 499
+"""Status recorded for a request whose client left; nobody receives it."""
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+class Sink(Protocol):
+    """Where one answer goes.  Calls come in this order: `start`, `write`..., then `finish` or `abort`."""
+
+    def start(self, status: int, content_type: bytes, headers: Headers = ()) -> None:
+        """Begin the answer; nothing needs to be sent yet."""
+
+    async def write(self, data: bytes) -> None:
+        """Hand over a piece; returns when there is room for more (back-pressure)."""
+
+    async def finish(self) -> None:
+        """The answer is complete."""
+
+    def abort(self) -> None:
+        """The answer cannot be completed, and the client must be able to see that."""
+
+
+class Recorder(Protocol):
+    """Takes the row of a finished request; must not block."""
+
+    def record(
+        self,
+        *,
+        id: str,  # noqa: A002  (the column's name)
+        tenant: str,
+        model: str,
+        adapter: str,
+        engine: str,
+        arm: str,
+        outcome: str,
+        status: int,
+        detail: str,
+        prompt_tokens: int,
+        output_tokens: int,
+        cached_tokens: int,
+        preemptions: int,
+        timeline: Timeline,
+    ) -> None:
+        """Keep one row of the table `requests`."""
+
+
+class Cpu(Protocol):
+    """The gateway's own CPU."""
+
+    async def spend(self, ns: int) -> None:
+        """Occupy the core for `ns`; returns when the work is done."""
+
+
+class FreeCpu:
+    """A live gateway: the work itself is the cost."""
+
+    async def spend(self, ns: int) -> None:
+        """Nothing to charge."""
+
+
+class NoRecorder:
+    """Keeps nothing."""
+
+    def record(self, **row: object) -> None:
+        """Drop the row."""
+
+
+class Exchange:
+    """One request, what was decided about it, and how it went."""
+
+    __slots__ = (
+        "arm",
+        "cached_tokens",
+        "credential",
+        "decisions",
+        "detail",
+        "model",
+        "need_tokens",
+        "outcome",
+        "output_tokens",
+        "preemptions",
+        "problem",
+        "prompt_tokens",
+        "replica",
+        "request",
+        "sink",
+        "started",
+        "status",
+        "streaming",
+        "taken",
+        "tenant",
+        "timeline",
+        "tried",
+    )
+
+    def __init__(
+        self,
+        request: Request,
+        timeline: Timeline,
+        sink: Sink,
+        *,
+        credential: bytes | None = None,
+        problem: SitsError | None = None,
+    ) -> None:
+        self.request = request
+        self.timeline = timeline
+        self.sink = sink
+        self.credential = credential
+        self.problem = problem
+        self.model = request.model
+        self.tenant = request.tenant
+        self.arm = ""
+        self.need_tokens = 0
+        self.decisions: list[Decision] = []
+        self.replica: Replica | None = None
+        self.taken: Replica | None = None
+        self.tried: tuple[str, ...] = ()
+        self.started = False
+        self.streaming = False
+        self.outcome = ""
+        self.status = 0
+        self.detail = ""
+        self.prompt_tokens = request.prompt_tokens
+        self.output_tokens = 0
+        self.cached_tokens = 0
+        self.preemptions = 0
+
+    def end(self, outcome: str, status: int, detail: str = "") -> None:
+        """Set the outcome; the first one stands."""
+        if not self.outcome:
+            self.outcome, self.status, self.detail = outcome, status, detail
+
+    def told(self, usage: Usage) -> None:
+        """Believe the engine's own token counts over estimates and counted events."""
+        self.prompt_tokens = usage.input or self.prompt_tokens
+        self.output_tokens = usage.output or self.output_tokens
+        self.cached_tokens = usage.cached

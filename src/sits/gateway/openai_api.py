@@ -1,0 +1,147 @@
+"""The OpenAI-compatible bodies: only what decisions need is read, the body itself is forwarded as received.
+
+Knows: `model`, `stream`, the output limit, `user`, and how long the prompt is, in bytes of its JSON.  The decoder skips
+everything else without building it, so a megabyte of messages costs no objects.
+Rules: a wrong field is an error that names it; the prompt's length in tokens is an *estimate* (bytes / 4, the usual
+figure for English text) until the engine tells; `max_completion_tokens` beats `max_tokens`, as with OpenAI.
+
+Deliberately absent: validation of what the engine will validate better (sampling parameters, tools, message roles).
+"""
+
+import re
+from typing import Annotated, Any
+
+import msgspec
+import orjson
+
+from sits.core.errors import CallerError
+
+BYTES_PER_TOKEN = 4
+
+_Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class _Body(msgspec.Struct):
+    """What all three endpoints share."""
+
+    model: Annotated[str, msgspec.Meta(min_length=1)]
+    stream: bool | None = None
+    user: str | None = None
+
+
+class _Chat(_Body):
+    messages: msgspec.Raw = msgspec.Raw()
+    max_tokens: _Count | None = None
+    max_completion_tokens: _Count | None = None
+
+
+class _Completion(_Body):
+    prompt: msgspec.Raw = msgspec.Raw()
+    max_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+class _Embedding(_Body):
+    input: msgspec.Raw = msgspec.Raw()
+
+
+class Parsed(msgspec.Struct):
+    """What a body says, in the gateway's words."""
+
+    model: str
+    stream: bool
+    user: str
+    prompt_tokens: int
+    output_tokens_max: int
+
+
+_CHAT = msgspec.json.Decoder(_Chat)
+_COMPLETION = msgspec.json.Decoder(_Completion)
+_EMBEDDING = msgspec.json.Decoder(_Embedding)
+_AT = re.compile(r" - at `\$\.?([^`]*)`")
+_MISSING = re.compile(r"required field `([^`]*)`")
+
+
+def parse_chat(body: bytes) -> Parsed:
+    """`/v1/chat/completions`.
+
+    >>> parse_chat(b'{"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}').output_tokens_max
+    9
+
+    Raises:
+        CallerError: not JSON, or a field is wrong; names the field.
+
+    """
+    read = _decode(_CHAT, body)
+    messages = _given(read.messages, "messages", b"[", "a list of at least one message")
+    most = read.max_completion_tokens or read.max_tokens or 0
+    return _parsed(read, messages, most)
+
+
+def parse_completion(body: bytes) -> Parsed:
+    """`/v1/completions`.  Raises as `parse_chat`."""
+    read = _decode(_COMPLETION, body)
+    return _parsed(read, _given(read.prompt, "prompt", b'["', "a string or a list"), read.max_tokens or 0)
+
+
+def parse_embedding(body: bytes) -> Parsed:
+    """`/v1/embeddings`: never streams, generates nothing.  Raises as `parse_chat`."""
+    read = _decode(_EMBEDDING, body)
+    parsed = _parsed(read, _given(read.input, "input", b'["', "a string or a list"), 0)
+    parsed.stream = False
+    return parsed
+
+
+PARSERS = {
+    b"/v1/chat/completions": parse_chat,
+    b"/v1/completions": parse_completion,
+    b"/v1/embeddings": parse_embedding,
+}
+"""Endpoint -> parser; the endpoints a request can be forwarded to."""
+
+
+def with_model(body: bytes, model: str) -> bytes:
+    """The body asking for another model name; the only case in which a body is written anew."""
+    if not body:
+        return body
+    fields = orjson.loads(body)
+    fields["model"] = model
+    return orjson.dumps(fields)
+
+
+def models_page(names: list[str]) -> bytes:
+    """`GET /v1/models`."""
+    data = [{"id": name, "object": "model", "created": 0, "owned_by": "sits"} for name in names]
+    return orjson.dumps({"object": "list", "data": data})
+
+
+def _decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        at = _AT.search(text) or _MISSING.search(text)
+        field = at.group(1) if at else None
+        raise CallerError(
+            f"{field or 'body'}: {_AT.sub('', text)}", field=field or None, code="invalid_field"
+        ) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CallerError(f"the body is not JSON: {error}", code="invalid_json") from error
+
+
+def _given(raw: msgspec.Raw, field: str, openers: bytes, what: str) -> int:
+    """Length in bytes of a field that must be there, not empty, and begin like what it is."""
+    text = bytes(raw).strip()
+    if text[:1] not in [openers[i : i + 1] for i in range(len(openers))] or text in (b"[]", b'""'):
+        shown = text[:40].decode(errors="replace") if text else "missing"
+        raise CallerError(f"{field}: expected {what}, got {shown}", field=field, code="invalid_field")
+    return len(text)
+
+
+def _parsed(read: _Body, prompt_bytes: int, output_tokens_max: int) -> Parsed:
+    return Parsed(
+        read.model,
+        bool(read.stream),
+        read.user or "",
+        max(1, prompt_bytes // BYTES_PER_TOKEN),
+        output_tokens_max,
+    )

@@ -1,0 +1,391 @@
+"""The live path as a visible list: what happens to a request between its last byte in and its answer out.
+
+`PIPELINE` is the order.  Each stage has one shape, `async (gateway, exchange) -> None`, and ends a request early by
+raising an error of `core.errors`.  Decisions come from `policy.*`; time, engines, CPU and the recorder are given, so
+the same list runs on sockets, in a simulation on a virtual loop, and in a replay.
+
+Rules:
+- Every request ends in exactly one outcome, and is recorded once, whatever happens; what it holds is let go once.
+- An error before the first byte becomes OpenAI-shaped JSON.  After it: an SSE error event and a proper end *without*
+  `[DONE]`, so that no client takes half an answer for a whole one.
+- An engine that fails before the first byte is retried once, on another replica; never after the first byte, never for
+  4xx or 429 (those pass through), never after a time-out (the caller has waited enough).
+- The timeline points 0 and 1 are the caller's, 5..16 the engine's; the others are marked here.  A failed first try leaves no
+  engine points behind: its time shows as unattributed after `dispatched`.
+
+Deliberately absent: HTTP (gateway.http, gateway.server), the policies, and any buffer.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+import orjson
+
+from sits.core.breakpoints import AUTHORIZED, DISPATCHED, FIRST_TOKEN, LAST_TOKEN, ROUTED, SENT, Exactness
+from sits.core.decision import Decision
+from sits.core.errors import (
+    BugError,
+    CapacityError,
+    EngineError,
+    EngineTimeoutError,
+    SitsError,
+    UnknownError,
+)
+from sits.core.fleet import Fleet
+from sits.core.ports import Engine, World
+from sits.core.request import Chunk, Request
+from sits.core.timeline import Timeline
+from sits.core.units import SECOND
+from sits.gateway.exchange import CLIENT_LEFT, OUTCOMES, Cpu, Exchange, FreeCpu, NoRecorder, Recorder, Sink
+from sits.gateway.holding import Holder
+from sits.gateway.keys import Keys
+from sits.gateway.metrics import Metrics
+from sits.gateway.openai_api import with_model
+from sits.gateway.places import Places, replicas_of
+from sits.policy.admit import admit as decide_admission
+from sits.policy.release import assign
+from sits.policy.route import route
+
+UNKNOWN_OUTPUT_TOKENS = 256
+"""What a request without an output limit is counted as, tokens; an accounting guess, not a limit."""
+
+ENGINE_POINTS = range(DISPATCHED + 1, FIRST_TOKEN)
+SSE = b"text/event-stream; charset=utf-8"
+JSON = b"application/json"
+
+
+async def authorize(gateway: "Gateway", exchange: Exchange) -> None:
+    """Who is it, and could the request be understood at all?  An unknown caller learns nothing else."""
+    exchange.tenant = gateway.keys.tenant(exchange.credential, exchange.tenant)
+    if exchange.problem is not None:
+        raise exchange.problem
+    exchange.timeline.mark(AUTHORIZED, gateway.world.now_ns())
+
+
+async def assign_release(gateway: "Gateway", exchange: Exchange) -> None:
+    """Which arm of the release does the unit belong to?  An arm may ask engines for another model name."""
+    release = gateway.fleet.policy.release
+    decision = assign(exchange.request.unit or exchange.tenant, release.salt, release.arms)
+    exchange.decisions.append(decision)
+    exchange.arm = decision.choice
+    name = gateway.arm_models[decision.choice]
+    if name and name != exchange.model:
+        model, adapter = gateway.catalog.get(name, (name, ""))
+        exchange.request = msgspec.structs.replace(
+            exchange.request, model=model, adapter=adapter, body=with_model(exchange.request.body, name)
+        )
+
+
+async def choose_replica(gateway: "Gateway", exchange: Exchange) -> None:
+    """Which replica?  Filter, score, pick."""
+    request = exchange.request
+    exchange.need_tokens = request.prompt_tokens + (request.output_tokens_max or UNKNOWN_OUTPUT_TOKENS)
+    decision = gateway.choose(exchange)
+    if decision.outcome != "chosen":
+        raise _no_replica(exchange, decision)
+    exchange.replica = gateway.places.by_id[decision.choice]
+    exchange.timeline.mark(ROUTED, gateway.world.now_ns())
+
+
+async def admit(gateway: "Gateway", exchange: Exchange) -> None:
+    """Is there room?  From here on the request counts as in flight."""
+    limits = gateway.fleet.policy.admit
+    decision = decide_admission(
+        limits,
+        inflight_requests=gateway.places.inflight_requests,
+        inflight_tokens=gateway.places.inflight_tokens,
+        need_tokens=exchange.need_tokens,
+        deadline_ns=exchange.request.deadline_ns,
+        now_ns=gateway.world.now_ns(),
+    )
+    exchange.decisions.append(decision)
+    if decision.outcome != "admitted":
+        wait_ns = decision.reasons.get("retry_after_ns")
+        raise CapacityError(
+            f"the gateway is full: {decision.outcome}"
+            if wait_ns
+            else "the answer would come after its deadline",
+            code=decision.outcome,
+            retry_after_s=wait_ns / SECOND if wait_ns else None,
+        )
+    gateway.take(exchange)
+
+
+async def hold_in_window(gateway: "Gateway", exchange: Exchange) -> None:
+    """Wait for company, if the engine in question batches by call."""
+    assert exchange.replica is not None
+    if gateway.fleet.policy.window.kind != "none":
+        exchange.decisions.append(await gateway.holders[exchange.replica.id].hold())
+
+
+async def forward(gateway: "Gateway", exchange: Exchange) -> None:
+    """Send it, relay the answer; once more elsewhere when the engine failed before its first byte."""
+    assert exchange.replica is not None
+    exchange.timeline.mark(DISPATCHED, gateway.world.now_ns())
+    while True:
+        try:
+            await _relay(gateway, exchange)
+        except EngineError as error:
+            gateway.places.failed(exchange.replica, error, gateway.world.now_ns())
+            if not gateway.retry_elsewhere(exchange, error):
+                raise
+        else:
+            gateway.places.succeeded(exchange.replica)
+            return
+
+
+Stage = Callable[["Gateway", Exchange], Awaitable[None]]
+
+PIPELINE: tuple[Stage, ...] = (authorize, assign_release, choose_replica, admit, hold_in_window, forward)
+"""The order, to be read top to bottom."""
+
+
+class Gateway:
+    """The pipeline with everything it works on.
+
+    Args:
+        world: clock; fleet: the configuration; engines: by the names used in the fleet.
+        recorder: gets one row a request; cpu: what the gateway's own work costs.
+
+    `counts` is finished requests by outcome; `offered - sum(counts)` are still inside.
+
+    """
+
+    def __init__(
+        self,
+        world: World,
+        fleet: Fleet,
+        engines: Mapping[str, Engine],
+        recorder: Recorder | None = None,
+        cpu: Cpu | None = None,
+    ) -> None:
+        self.world = world
+        self.fleet = fleet
+        self.engines = engines
+        self.recorder: Recorder = recorder or NoRecorder()
+        self.cpu: Cpu = cpu or FreeCpu()
+        self.keys = Keys(fleet.gateway.keys)
+        self.places = Places(replicas_of(fleet, engines))
+        self.catalog = _catalog(self.places)
+        self.arm_models = {arm.name: arm.model for arm in fleet.policy.release.arms}
+        self.holders = {name: Holder(fleet.policy.window, world) for name in self.places.by_id}
+        self.metrics = Metrics()
+        self.offered = 0
+        self.counts = dict.fromkeys(OUTCOMES, 0)
+        self._turn = 0
+        self._before_ns = fleet.gateway.cost.request // 2
+        self._after_ns = fleet.gateway.cost.request - self._before_ns
+
+    async def handle(
+        self,
+        request: Request,
+        timeline: Timeline,
+        sink: Sink,
+        *,
+        credential: bytes | None = None,
+        problem: SitsError | None = None,
+    ) -> Exchange:
+        """Answer `request` into `sink`; returns when the answer is flushed.
+
+        The caller has marked points 0 and 1.  `credential` is the Authorization header's value; `problem` is what made
+        the request unreadable, to be answered (and recorded) like any other refusal.
+
+        Raises:
+            CancelledError: the caller cancelled, because the client left; the exchange is recorded all the same.
+
+        """
+        exchange = Exchange(request, timeline, sink, credential=credential, problem=problem)
+        self.offered += 1
+        try:
+            await self.cpu.spend(self._before_ns)
+            for stage in PIPELINE:
+                await stage(self, exchange)
+            await self.cpu.spend(self._after_ns)
+            await sink.finish()
+            timeline.mark(SENT, self.world.now_ns())
+            exchange.end("completed", exchange.status)
+        except asyncio.CancelledError as error:
+            exchange.end("cancelled", CLIENT_LEFT, str(error.args[0]) if error.args else "client_left")
+            raise
+        except SitsError as error:
+            await self._answer_error(exchange, error)
+        except Exception as error:  # noqa: BLE001  (the last fence: a bug costs one answer, never the server)
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"bug while answering request {request.id}", "exception": error}
+            )
+            await self._answer_error(exchange, BugError("internal error", code="bug"))
+        finally:
+            self._settle(exchange)
+        return exchange
+
+    def choose(self, exchange: Exchange) -> Decision:
+        """Ask the routing policy, and keep its decision."""
+        now_ns = self.world.now_ns()
+        self.places.refresh(now_ns)
+        decision = route(
+            exchange.request,
+            self.places.replicas,
+            self.fleet.policy.route,
+            need_tokens=exchange.need_tokens,
+            now_ns=now_ns,
+            turn=self._turn,
+            tried=exchange.tried,
+        )
+        self._turn += 1
+        exchange.decisions.append(decision)
+        return decision
+
+    def take(self, exchange: Exchange) -> None:
+        """Count the exchange as in flight at its replica."""
+        assert exchange.replica is not None
+        self.places.take(exchange.replica, exchange.need_tokens)
+        exchange.taken = exchange.replica
+
+    def let_go(self, exchange: Exchange) -> None:
+        """Stop counting it; harmless when it was not counted."""
+        if exchange.taken is not None:
+            self.places.release(exchange.taken, exchange.need_tokens)
+            exchange.taken = None
+
+    def retry_elsewhere(self, exchange: Exchange, error: EngineError) -> bool:
+        """Move the exchange to another replica, if it may be tried again and there is one."""
+        assert exchange.replica is not None
+        if exchange.started or exchange.tried or isinstance(error, EngineTimeoutError):
+            return False
+        exchange.tried = (exchange.replica.id,)
+        decision = self.choose(exchange)
+        if decision.outcome != "chosen" or not self.places.may_retry():
+            return False
+        for point in ENGINE_POINTS:
+            exchange.timeline.mark(point, 0, Exactness.MISSING)
+        self.let_go(exchange)
+        exchange.replica = self.places.by_id[decision.choice]
+        self.take(exchange)
+        return True
+
+    def pending(self) -> dict[str, int]:
+        """Requests held in each engine's window."""
+        return {name: holder.pending for name, holder in self.holders.items()}
+
+    def metrics_page(self) -> bytes:
+        """The Prometheus page."""
+        return self.metrics.render(self.places, self.pending())
+
+    async def _answer_error(self, exchange: Exchange, error: SitsError) -> None:
+        """Tell the client what went wrong, in the form it can still take."""
+        outcome = "failed" if isinstance(error, EngineError | BugError) else "refused"
+        exchange.end(outcome, error.status, error.code or error.kind)
+        sink, body = exchange.sink, orjson.dumps(error.body())
+        if not exchange.started:
+            wait_s = error.retry_after_s
+            sink.start(
+                error.status,
+                JSON,
+                () if wait_s is None else ((b"retry-after", b"%d" % max(1, round(wait_s))),),
+            )
+            await sink.write(body)
+        elif exchange.streaming:
+            await sink.write(b"data: " + body + b"\n\n")
+        else:
+            sink.abort()
+            return
+        await sink.finish()
+        exchange.timeline.mark(SENT, self.world.now_ns())
+
+    def _settle(self, exchange: Exchange) -> None:
+        self.let_go(exchange)
+        self.counts[exchange.outcome] += 1
+        self.metrics.observe(exchange)
+        request = exchange.request
+        self.recorder.record(
+            id=request.id,
+            tenant=exchange.tenant,
+            model=exchange.model,
+            adapter=request.adapter,
+            engine=exchange.replica.id if exchange.replica is not None else "",
+            arm=exchange.arm,
+            outcome=exchange.outcome,
+            status=exchange.status,
+            detail=exchange.detail,
+            prompt_tokens=exchange.prompt_tokens,
+            output_tokens=exchange.output_tokens,
+            cached_tokens=exchange.cached_tokens,
+            preemptions=exchange.preemptions,
+            timeline=exchange.timeline,
+        )
+
+
+async def _relay(gateway: Gateway, exchange: Exchange) -> None:
+    """Pass the engine's chunks on, and mark the first and the last token."""
+    assert exchange.replica is not None
+    now_ns, timeline, write = gateway.world.now_ns, exchange.timeline, exchange.sink.write
+    stream = gateway.engines[exchange.replica.id].generate(exchange.request, timeline)
+    tokens = last_ns = 0
+    try:
+        async for chunk in stream:
+            if not exchange.started:
+                _start(exchange, chunk)
+            if chunk.data:
+                await write(chunk.data)
+            if chunk.tokens:
+                last_ns = now_ns()
+                if not tokens:
+                    timeline.mark(FIRST_TOKEN, last_ns)
+                tokens += chunk.tokens
+            if chunk.last:
+                exchange.preemptions = chunk.preemptions
+            if chunk.usage is not None:
+                exchange.told(chunk.usage)
+    finally:
+        if last_ns:
+            timeline.mark(LAST_TOKEN, last_ns)
+        exchange.output_tokens = exchange.output_tokens or tokens
+        close = getattr(stream, "aclose", None)
+        if close is not None:
+            await close()
+    if not exchange.started:
+        raise EngineError(f"engine {exchange.replica.id!r} ended without an answer", code="engine_died")
+
+
+def _start(exchange: Exchange, chunk: Chunk) -> None:
+    """Begin the client's answer with what the engine's first chunk says; its refusals pass through."""
+    assert exchange.replica is not None
+    exchange.started = True
+    exchange.status = chunk.status
+    content_type = chunk.content_type or (SSE if exchange.request.stream else JSON)
+    exchange.streaming = content_type.startswith(b"text/event-stream")
+    if chunk.status >= 400:
+        exchange.end("refused", chunk.status, f"engine_{chunk.status}")
+    headers = [(b"x-sits-engine", exchange.replica.id.encode())]
+    if chunk.retry_after:
+        headers.append((b"retry-after", chunk.retry_after))
+    exchange.sink.start(chunk.status, content_type, headers)
+
+
+def _no_replica(exchange: Exchange, decision: Decision) -> SitsError:
+    name = exchange.model
+    if decision.outcome == "refused_unhealthy":
+        return CapacityError(
+            f"no engine that serves {name!r} is up", code="no_healthy_engine", retry_after_s=1.0
+        )
+    what = "adapter" if decision.outcome == "refused_adapter" else "model"
+    shown = exchange.request.adapter if what == "adapter" else name
+    return UnknownError(
+        f"the {what} {shown!r} is not served here",
+        field="model",
+        code="model_not_found",
+        hint="GET /v1/models lists them",
+    )
+
+
+def _catalog(places: Places) -> dict[str, tuple[str, str]]:
+    """Every name a caller may ask for -> (model, adapter).  A model's own name beats an adapter's."""
+    names: dict[str, tuple[str, str]] = {}
+    for replica in places.replicas:
+        for adapter in replica.adapters:
+            for model in replica.models[:1]:
+                names.setdefault(adapter, (model, adapter))
+    for replica in places.replicas:
+        names.update((model, (model, "")) for model in replica.models)
+    return names

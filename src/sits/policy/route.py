@@ -1,0 +1,160 @@
+"""Routing: filter -> score -> pick over replicas.
+
+Filters take away: `unhealthy`, `drained` (weight 0), `model` (does not serve it), `adapter` (may not serve it),
+`tried` (the caller excludes it).  Scorers give parts in 0..1, higher is better:
+
+`load`     1 - l_i / max(l),  l_i = (in-flight tokens sent by this gateway + this request's) / weight: exact, local.
+`engine`   free KV share / (1 + waiting), as scraped; only while younger than `stale_after`.  Stale is *unknown*, not saturated:
+           an unknown engine gets the mean of the known ones, so silence is neither punished nor rewarded.
+`adapter`, `prefix`  1 for the first replica of the key's rendezvous order whose l_i <= load_bound x mean(l) (consistent
+           hashing with bounded loads, Mirrokni et al. 2018), else 0.
+
+total = load + ENGINE_WEIGHT x engine + adapter_affinity x adapter + prefix_affinity x prefix.  Pick the highest; a
+tie goes by id, or by the caller's `turn`.  `round_robin` filters alike and then takes turns; it looks at no load.
+
+Deliberately absent: dice, clocks, and the replica's state itself (the gateway counts, a scraper observes).
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from sits.core.decision import Decision
+from sits.core.fleet import Route
+from sits.core.replica import Replica
+from sits.core.request import Request
+from sits.policy.rendezvous import score as claim
+
+ENGINE_WEIGHT = 0.5
+"""Scraped state counts half of what was counted here a moment ago."""
+
+
+def route(
+    request: Request,
+    replicas: Sequence[Replica],
+    config: Route,
+    *,
+    need_tokens: int,
+    now_ns: int,
+    turn: int | None = None,
+    tried: Collection[str] = (),
+) -> Decision:
+    """Choose a replica for `request`.
+
+    Outcomes: `chosen` (choice = replica id), `refused_model` (nobody serves it), `refused_adapter` (nobody may serve
+    it), `refused_unhealthy` (those who could are down).  `reasons["candidates"]` holds each candidate's score parts
+    and the age of what was known about it; `reasons["filtered"]` why the others were out.
+    """
+    candidates: list[Replica] = []
+    filtered: dict[str, str] = {}
+    for replica in replicas:
+        why = _why_not(request, replica, tried)
+        if why:
+            filtered[replica.id] = why
+        else:
+            candidates.append(replica)
+    if not candidates:
+        return Decision(policy="route", outcome=_refusal(filtered), reasons={"filtered": filtered})
+    if config.kind == "round_robin":
+        return _take_turns(candidates, filtered, turn or 0)
+    rows = _score(request, candidates, config, need_tokens, now_ns)
+    best = max(row["total"] for row in rows)
+    tied = sorted(row["id"] for row in rows if row["total"] == best)
+    choice = tied[turn % len(tied)] if turn is not None else tied[0]
+    return Decision(
+        policy="route", outcome="chosen", choice=choice, reasons={"candidates": rows, "filtered": filtered}
+    )
+
+
+def _why_not(request: Request, replica: Replica, tried: Collection[str]) -> str:
+    """Why `replica` cannot take `request`, empty when it can.  What it *is* comes before how it is."""
+    if request.model not in replica.models:
+        return "model"
+    if request.adapter and request.adapter not in replica.adapters:
+        return "adapter"
+    if replica.id in tried:
+        return "tried"
+    if replica.weight <= 0.0:
+        return "drained"
+    return "" if replica.healthy else "unhealthy"
+
+
+def _refusal(filtered: dict[str, str]) -> str:
+    """The refusal closest to success: someone down beats someone without the adapter beats nobody at all."""
+    whys = set(filtered.values())
+    if whys & {"unhealthy", "drained", "tried"}:
+        return "refused_unhealthy"
+    return "refused_adapter" if "adapter" in whys else "refused_model"
+
+
+def _take_turns(candidates: Sequence[Replica], filtered: dict[str, str], turn: int) -> Decision:
+    ids = sorted(replica.id for replica in candidates)
+    return Decision(
+        policy="route",
+        outcome="chosen",
+        choice=ids[turn % len(ids)],
+        reasons={"turn": turn, "candidates": [{"id": i} for i in ids], "filtered": filtered},
+    )
+
+
+def _score(
+    request: Request, candidates: Sequence[Replica], config: Route, need_tokens: int, now_ns: int
+) -> list[dict[str, Any]]:
+    """One row a candidate: the score parts, their weighted total, and how old the engine's state is."""
+    need = max(1, need_tokens)
+    loads = [(replica.inflight_tokens + need) / replica.weight for replica in candidates]
+    highest = max(loads)
+    engines = _engine_scores(candidates, config.stale_after, now_ns)
+    prefix = _home(request.prefix, config.prefix_affinity, candidates, loads, config.load_bound)
+    adapter = _home(request.adapter, config.adapter_affinity, candidates, loads, config.load_bound)
+    rows: list[dict[str, Any]] = []
+    for i, replica in enumerate(candidates):
+        age_ns, fresh, engine = engines[i]
+        load = 1.0 - loads[i] / highest
+        total = load + ENGINE_WEIGHT * engine
+        row: dict[str, Any] = {
+            "id": replica.id,
+            "load_tokens": loads[i],
+            "load": load,
+            "engine": engine,
+            "age_ns": age_ns,
+            "fresh": fresh,
+        }
+        if adapter:
+            row["adapter"] = float(replica.id == adapter)
+            total += config.adapter_affinity * row["adapter"]
+        if prefix:
+            row["prefix"] = float(replica.id == prefix)
+            total += config.prefix_affinity * row["prefix"]
+        row["total"] = total
+        rows.append(row)
+    return rows
+
+
+def _engine_scores(
+    candidates: Sequence[Replica], stale_after_ns: int, now_ns: int
+) -> list[tuple[int | None, bool, float]]:
+    """(age, fresh, score) of each candidate; the unknown get the mean of the known, or 0 when none is known."""
+    seen: list[tuple[int | None, float | None]] = []
+    for replica in candidates:
+        age_ns = replica.age_ns(now_ns)
+        fresh = age_ns is not None and age_ns <= stale_after_ns
+        free = max(0.0, 1.0 - replica.kv_usage) / (1 + replica.waiting) if fresh else None
+        seen.append((age_ns, free))
+    known = [value for _, value in seen if value is not None]
+    mean = sum(known) / len(known) if known else 0.0
+    return [(age, value is not None, mean if value is None else value) for age, value in seen]
+
+
+def _home(
+    key: str, weight: float, candidates: Sequence[Replica], loads: Sequence[float], bound: float
+) -> str:
+    """Id of the replica that `key` should stick to, empty when there is no key or no wish."""
+    if not key or not weight:
+        return ""
+    most = bound * sum(loads) / len(loads)
+    owner: Callable[[int], tuple[float, str]] = lambda i: (  # noqa: E731  (one expression, used once)
+        claim(key.encode(), candidates[i].id, candidates[i].weight),
+        candidates[i].id,
+    )
+    allowed = [i for i in range(len(candidates)) if loads[i] <= most]
+    return candidates[max(allowed, key=owner)].id if allowed else ""
