@@ -1,0 +1,62 @@
+"""The CPU of one gateway process as a queue: work on `workers` cores, first come first served.
+
+What it knows: each worker is busy until some time; new work goes to the worker that is free first and is done
+`max(now, free) + work` later.  That recursion is the G/G/k queue with FIFO order (Kiefer and Wolfowitz 1955),
+exact and without an event per job.  Work is conserved: a worker idles only when no work is waiting.
+
+Deliberately absent: time slicing, priorities and preemption.  A gateway process is an event loop, and an
+event loop finishes a callback before it starts the next.
+"""
+
+import asyncio
+import heapq
+
+from sits.core.errors import ConfigError
+from sits.core.ports import World
+
+
+class VirtualCpu:
+    """FIFO work on `workers` workers; `spend` waits for its turn and its work, `charge` only adds work."""
+
+    def __init__(self, world: World, workers: int = 1) -> None:
+        if workers < 1:
+            raise ConfigError(
+                f"{workers} workers can do no work", field="workers", value=workers, hint="at least 1"
+            )
+        self.world = world
+        self.workers = workers
+        self._start_ns = world.now_ns()
+        self._free_ns = [self._start_ns] * workers
+        self._work_ns = 0
+
+    def charge(self, ns: int) -> int:
+        """Add `ns` of work without waiting; returns the time it will be done, ns."""
+        if ns < 0:
+            raise ValueError(f"work is zero or more ns, not {ns}")
+        done_ns = max(self.world.now_ns(), self._free_ns[0]) + ns
+        if self.workers == 1:
+            self._free_ns[0] = done_ns
+        else:
+            heapq.heapreplace(self._free_ns, done_ns)
+        self._work_ns += ns
+        return done_ns
+
+    async def spend(self, ns: int) -> None:
+        """Wait until the least-loaded worker has done what it has and then `ns` of this."""
+        wait_ns = self.charge(ns) - self.world.now_ns()
+        if wait_ns > 0:
+            await asyncio.sleep(wait_ns / 1e9)
+
+    def backlog_ns(self) -> int:
+        """How long new work would wait before a worker takes it, ns."""
+        return max(0, self._free_ns[0] - self.world.now_ns())
+
+    def busy_ns(self) -> int:
+        """Worker time spent so far, ns: all work charged, less what lies in the future."""
+        now_ns = self.world.now_ns()
+        return self._work_ns - sum(max(0, free - now_ns) for free in self._free_ns)
+
+    def busy_share(self) -> float:
+        """Share of worker time that was busy since this was made, 0..1; 0 when no time has passed."""
+        passed = self.world.now_ns() - self._start_ns
+        return self.busy_ns() / (passed * self.workers) if passed else 0.0

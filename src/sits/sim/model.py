@@ -1,0 +1,338 @@
+"""The engine model: `EngineModel` step by step, `simulate` for a whole trace; both run `kernel.step`.
+
+The model knows requests by the caller's ids and speaks in `StepResult`s; the compiled kernel knows rows of a
+matrix.  A row is reused when its request is gone, so memory follows the number of unfinished requests.
+
+Numba is imported when the first model is made, not when this module is; compiled code is kept on disk beside
+the package (or in the user's cache when that is read-only) and survives the process.
+
+Deliberately absent: clocks.  The caller says when a step starts.
+"""
+
+from collections.abc import Hashable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from sits.core.errors import CapacityError
+from sits.predict.steptime import pack
+from sits.sim import layout
+from sits.sim.spec import EngineSpec, refusal
+
+Id = TypeVar("Id", bound=Hashable)
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+NOISE_DRAWS = 8192
+"""Noise multipliers drawn at a time; a run uses them in a ring."""
+
+
+class StepResult(msgspec.Struct, Generic[Id]):
+    """What one step did.  Times ns, KV in blocks; `stages_ns` are the preparation stages `kv_allocate` .. `launch`.
+
+    `running` and `waiting` are counts after admission, `kv_used` includes the step's own blocks.  `started`,
+    `first` and `finished` are the ids scheduled for the first time, with their first token, and with their
+    last (with `preemptions`, how often each was preempted); `emitted` the ids of the `tokens` generated, one
+    each, empty when not asked for.  Tokens exist at the end of the step.
+    """
+
+    t_ns: int
+    duration_ns: int
+    running: int
+    waiting: int
+    prefill_tokens: int
+    decode_tokens: int
+    kv_used: int
+    preempted: int
+    denied: int
+    recomputed_tokens: int
+    copy_bytes: int
+    copy_ns: int
+    adapter_loads: int
+    eager: int
+    prepare_ns: int
+    tokens: int
+    stages_ns: tuple[int, ...]
+    started: list[Id]
+    first: list[Id]
+    finished: list[Id]
+    preemptions: list[int]
+    emitted: list[Id]
+
+
+class _Settings(NamedTuple):
+    """The spec as the kernel's arrays, in the kernel's argument order."""
+
+    whole: Ints
+    figures: Floats
+    dense: Floats
+    head: Floats
+    link: Floats
+    prepare: Floats
+
+
+def _settings(spec: EngineSpec) -> _Settings:
+    whole = np.zeros(layout.WHOLE_COUNT, np.int64)
+    whole[layout.BLOCK_SIZE] = spec.block_size
+    whole[layout.BLOCK_COUNT] = spec.blocks
+    whole[layout.SEQS_MAX] = spec.max_num_seqs
+    whole[layout.TOKENS_MAX] = spec.max_num_batched_tokens
+    whole[layout.LONG_PREFILL] = spec.long_prefill_token_threshold
+    whole[layout.CHUNKED] = spec.chunked_prefill
+    whole[layout.GRAPH_SEQS_MAX] = spec.graph_seqs_max
+    whole[layout.SLOT_COUNT] = spec.lora_slots
+    whole[layout.ADAPTER_BYTES] = spec.adapter_bytes
+    packed = pack(spec.step)
+    return _Settings(
+        whole,
+        packed.scalars,
+        np.stack([packed.dense_tokens, packed.dense_us]),
+        np.stack([packed.head_seqs, packed.head_us]),
+        np.array([spec.link_bytes_per_s / 1e9]),
+        np.zeros((layout.STAGE_COUNT, 4)),
+    )
+
+
+def noise_draws(spec: EngineSpec, rng: np.random.Generator | None, count: int = NOISE_DRAWS) -> Floats:
+    """Log-normal multipliers of device time with mean 1 and the step's `noise_cv`; `[1.0]` without `rng`."""
+    if rng is None or spec.step.noise_cv == 0.0:
+        return np.ones(1)
+    variance = np.log1p(spec.step.noise_cv**2)
+    return rng.lognormal(-variance / 2, np.sqrt(variance), count)
+
+
+class _State(NamedTuple):
+    rows: Ints
+    running: Ints
+    tally: Ints
+    slots: Ints
+
+
+def _state(spec: EngineSpec, capacity: int) -> _State:
+    rows = np.zeros((layout.FIELD_COUNT, capacity), np.int64)
+    tally = np.zeros(layout.TALLY_COUNT, np.int64)
+    tally[layout.FREE] = spec.blocks
+    tally[layout.HEAD] = tally[layout.TAIL] = -1
+    slots = np.full((2, max(1, spec.lora_slots)), -1, np.int64)
+    return _State(rows, np.zeros(spec.max_num_seqs, np.int64), tally, slots)
+
+
+class EngineModel(Generic[Id]):
+    """One engine: `add` requests, `step` while there is work, `cancel` what nobody waits for.
+
+    Pass `rng` for log-normal noise on device time.
+    """
+
+    def __init__(self, spec: EngineSpec, rng: np.random.Generator | None = None, capacity: int = 256) -> None:
+        from sits.sim import kernel
+
+        self.spec = spec
+        self._kernel = kernel
+        self._settings = _settings(spec)
+        self._state = _state(spec, capacity)
+        self._noise = noise_draws(spec, rng).tolist()
+        self._steps = 0
+        self._ids: list[Id | None] = [None] * capacity
+        self._rows: dict[Id, int] = {}
+        self._vacant = list(range(capacity - 1, -1, -1))
+        self._adapters: dict[str, int] = {}
+        self._result = np.zeros(layout.RESULT_COUNT, np.int64)
+        self._lists = np.zeros((layout.ID_LISTS, spec.max_num_seqs), np.int64)
+        self._arguments = self._pack()
+
+    def check(self, id: Id, prompt_tokens: int, output_tokens: int, adapter: str = "") -> None:
+        """Raise what `add` would raise, and do nothing else."""
+        why = refusal(self.spec, prompt_tokens, output_tokens, bool(adapter))
+        if why:
+            raise CapacityError(
+                f"request {id}: {why}", field="prompt_tokens", value=prompt_tokens, code="never_fits"
+            )
+        if id in self._rows:
+            raise ValueError(f"request {id!r} is already in this engine")
+
+    def add(self, id: Id, prompt_tokens: int, output_tokens: int, adapter: str = "") -> None:
+        """Put a request at the tail of the waiting queue; `output_tokens` is the true length of its answer.
+
+        Raises:
+            CapacityError: it could never be served here.
+            ValueError: the id is already here.
+
+        """
+        self.check(id, prompt_tokens, output_tokens, adapter)
+        if not self._vacant:
+            self._grow()
+        row = self._vacant.pop()
+        number = self._adapters.setdefault(adapter, len(self._adapters)) if adapter else -1
+        self._rows[id] = row
+        self._ids[row] = id
+        self._kernel.add(self._state.rows, self._state.tally, row, prompt_tokens, output_tokens, number)
+
+    def cancel(self, id: Id) -> bool:
+        """Forget a request and free its blocks at once; False when it is not (or no longer) here."""
+        row = self._rows.pop(id, None)
+        if row is None:
+            return False
+        self._kernel.cancel(self._state.rows, self._state.running, self._state.tally, row)
+        self._ids[row] = None
+        self._vacant.append(row)
+        return True
+
+    def step(self, now_ns: int, emitted: bool = True) -> StepResult[Id] | None:
+        """Run one step that starts at `now_ns`; None when there is nothing to do.
+
+        `emitted` False leaves the list of that name empty, which is cheaper.
+        """
+        if not self._rows:
+            return None
+        noise = self._noise[self._steps % len(self._noise)]
+        self._steps += 1
+        self._kernel.step(now_ns, noise, *self._arguments)
+        cells = self._result.tolist()
+        got_token = self._names(layout.EMITTED, cells[layout.EMITTED_COUNT]) if emitted else []
+        started = self._names(layout.STARTED, cells[layout.STARTED_COUNT])
+        first = self._names(layout.FIRST, cells[layout.FIRST_COUNT])
+        finished, preemptions = self._leave(cells[layout.FINISHED_COUNT])
+        return StepResult(
+            *cells[: layout.STARTED_COUNT],
+            cells[layout.EMITTED_COUNT],
+            tuple(cells[layout.STAGE_0 :]),
+            started,
+            first,
+            finished,
+            preemptions,
+            got_token,
+        )
+
+    @property
+    def running(self) -> int:
+        """Requests in the batch."""
+        return int(self._state.tally[layout.RUNNING_COUNT])
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the waiting queue, preempted ones included."""
+        return int(self._state.tally[layout.WAITING_COUNT])
+
+    @property
+    def blocks_free(self) -> int:
+        """KV blocks nobody holds."""
+        return int(self._state.tally[layout.FREE])
+
+    @property
+    def blocks_held(self) -> int:
+        """KV blocks held by requests, counted from the requests."""
+        return int(self._state.rows[layout.BLOCKS].sum())
+
+    def __len__(self) -> int:
+        """Unfinished requests."""
+        return len(self._rows)
+
+    def __contains__(self, id: Id) -> bool:
+        return id in self._rows
+
+    def _names(self, which: int, count: int) -> list[Any]:
+        if not count:
+            return []
+        ids = self._ids
+        return [ids[row] for row in self._lists[which, :count].tolist()]
+
+    def _leave(self, count: int) -> tuple[list[Any], list[int]]:
+        if not count:
+            return [], []
+        left = []
+        rows = self._lists[layout.FINISHED, :count].tolist()
+        for row in rows:
+            id = self._ids[row]
+            left.append(id)
+            self._ids[row] = None
+            self._rows.pop(id)  # type: ignore[arg-type]
+            self._vacant.append(row)
+        return left, self._state.rows[layout.PREEMPTIONS, rows].tolist()
+
+    def _grow(self) -> None:
+        old = self._state.rows
+        size = old.shape[1]
+        rows = np.zeros((layout.FIELD_COUNT, 2 * size), np.int64)
+        rows[:, :size] = old
+        self._state = self._state._replace(rows=rows)
+        self._ids.extend([None] * size)
+        self._vacant.extend(range(2 * size - 1, size - 1, -1))
+        self._arguments = self._pack()
+
+    def _pack(self) -> tuple[NDArray[Any], ...]:
+        return (*self._state, *self._settings, self._result, self._lists)
+
+
+class Simulated(NamedTuple):
+    """What became of a trace, in the order of its requests (ns; -1 = refused as never fitting).
+
+    `queued_ns` is when a request joined the waiting queue, after the front end; `end_ns` the end of the last step.
+    """
+
+    queued_ns: Ints
+    scheduled_ns: Ints
+    first_token_ns: Ints
+    last_token_ns: Ints
+    preemptions: Ints
+    steps: int
+    end_ns: int
+
+
+def front_end_ns(spec: EngineSpec, arrivals_ns: Ints, prompt_tokens: Ints) -> Ints:
+    """When each request joins the waiting queue: one front-end process serves them in order of arrival.
+
+    With work w the process is done with request i at d_i = max(a_i, d_{i-1}) + w_i, which unrolls to
+    cumsum(w)_i + max over j <= i of (a_j - cumsum(w)_{j-1}).
+    """
+    host = spec.host
+    work = np.floor((host.api_us + host.tokenize_us_per_token * prompt_tokens) * 1000.0 + 0.5).astype(
+        np.int64
+    )
+    done = np.cumsum(work)
+    return done + np.maximum.accumulate(arrivals_ns - (done - work)) + int(host.enqueue_us * 1000.0 + 0.5)
+
+
+def simulate(
+    arrivals_ns: Ints,
+    prompt_tokens: Ints,
+    output_tokens: Ints,
+    adapters: Ints | None,
+    spec: EngineSpec,
+    rng: np.random.Generator | None = None,
+) -> Simulated:
+    """Run a whole trace through one engine in compiled code.
+
+    Arrays of one row a request: arrivals ascending, adapters as numbers from 0 with -1 for the base model
+    (None = all base).  Requests that could never fit get -1 in every time and take part in nothing.
+
+    Raises:
+        ValueError: arrays of unequal length, or arrivals that go back in time.
+
+    """
+    from sits.sim import kernel
+
+    count = len(arrivals_ns)
+    wanted = np.full(count, -1, np.int64) if adapters is None else np.asarray(adapters, np.int64)
+    columns = [np.asarray(c, np.int64) for c in (arrivals_ns, prompt_tokens, output_tokens)]
+    if any(len(c) != count for c in (*columns, wanted)):
+        raise ValueError(f"columns of {[len(c) for c in (*columns, wanted)]} rows do not make one trace")
+    if (np.diff(columns[0]) < 0).any():
+        raise ValueError("arrivals go back in time: sort the trace by arrival")
+    arrivals, prompts, outputs = columns
+    fits = (prompts >= 1) & (outputs >= 1) & (-(-(prompts + outputs - 1) // spec.block_size) <= spec.blocks)
+    fits &= (wanted < 0) | (spec.lora_slots > 0)
+    state = _state(spec, int(fits.sum()))
+    rows = state.rows
+    rows[layout.PROMPT] = rows[layout.TOTAL] = prompts[fits]
+    rows[layout.OUTPUT] = outputs[fits]
+    rows[layout.ADAPTER] = wanted[fits]
+    rows[layout.SCHEDULED_NS] = -1
+    queued = np.full(count, -1, np.int64)
+    queued[fits] = front_end_ns(spec, arrivals[fits], prompts[fits])
+    steps, end_ns = kernel.simulate(queued[fits], *state, *_settings(spec), noise_draws(spec, rng))
+    out = np.full((4, count), -1, np.int64)
+    for i, field in enumerate((layout.SCHEDULED_NS, layout.FIRST_NS, layout.LAST_NS, layout.PREEMPTIONS)):
+        out[i, fits] = rows[field]
+    return Simulated(queued, out[0], out[1], out[2], out[3], steps, end_ns)
