@@ -1,12 +1,8 @@
-"""What a fleet needs beyond the types of its fields: inheritance, references, ranges.
+"""What a fleet needs beyond the types of its fields: names, references, ranges.
 
-`like` is resolved on the nodes, before decoding, because only the file tells what was *set*: an engine takes
-every key it does not have from the engine it is like, section by section (a child that sets
-`scheduler.max_num_seqs` keeps the parent's other scheduler settings); lists are taken whole.  The checks run
-on the decoded tree, so they hold for a patched fleet as well.
-
-Ranges are one table.  The tensor-parallel rule is vLLM's: the number of GPUs divides the attention heads, and
-the KV heads are either divided or repeated evenly.
+The checks run on the decoded tree, so they hold for a patched fleet as well as for a file.  Ranges are one
+table.  The tensor-parallel rule is vLLM's: the number of GPUs divides the attention heads, and the KV heads
+are either divided or repeated evenly.
 
 Deliberately absent: whether a fleet is *good*.  That weights fit the memory or that a window helps is for
 predictors and findings to say; here is only what cannot be used at all.
@@ -21,9 +17,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from sits.core import fleet as tree
-from sits.core.decode import fields_of, tag_of
-from sits.core.problems import Report, Rule, join, near
-from sits.core.yaml_nodes import Node
+from sits.core.decode import fields_of
+from sits.core.inherit import check_like, inherit, refer
+from sits.core.problems import Report, Rule, join
 
 _INF = math.inf
 RANGES: dict[type, dict[str, tuple[float, float]]] = {
@@ -67,72 +63,6 @@ _NAME = re.compile(r"\w[\w.:/@+-]*")
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def inherit(node: Node, path: str, report: Report) -> Node:
-    """The fleet's node with every engine's `like` followed; what cannot be followed is left to `check`."""
-    engines = node.entries.get("engines")
-    if engines is None or engines.kind != "list":
-        return node
-    by_name: dict[str, Node] = {}
-    for item in engines.items:
-        by_name.setdefault(_text(item, "name"), item)
-    merged = Node("list", engines.line)
-    merged.items = [_heir(item, by_name) for item in engines.items]
-    found = Node("map", node.line)
-    found.entries = {**node.entries, "engines": merged}
-    found.key_lines = dict(node.key_lines)
-    return found
-
-
-def _text(node: Node, key: str) -> str:
-    value = node.entries.get(key)
-    return value.text if value is not None and value.kind == "scalar" else ""
-
-
-def _heir(item: Node, by_name: dict[str, Node]) -> Node:
-    seen = [item]
-    while (name := _text(seen[-1], "like")) in by_name and by_name[name] not in seen and name:
-        seen.append(by_name[name])
-    if name:
-        return _orphan(item, seen)
-    found = item
-    for parent in seen[1:]:
-        if _text(found, "kind") and _text(parent, "kind") and _text(found, "kind") != _text(parent, "kind"):
-            return found
-        found = _overlay(found, parent, skip=("name", "like"))
-    return found
-
-
-def _orphan(item: Node, seen: list[Node]) -> Node:
-    """An engine whose `like` leads nowhere or in a circle, given a kind so that `check` gets to say just that."""
-    if "kind" in item.entries:
-        return item
-    kind = Node("scalar", item.line)
-    likely = "openai" if "url" in item.entries else "emulated"
-    kind.text = next((_text(parent, "kind") for parent in seen if _text(parent, "kind")), likely)
-    kind.is_text = True
-    found = Node("map", item.line)
-    found.entries = {**item.entries, "kind": kind}
-    found.key_lines = {**item.key_lines, "kind": item.line}
-    return found
-
-
-def _overlay(child: Node, parent: Node, skip: tuple[str, ...] = ()) -> Node:
-    """`child` with the keys of `parent` it lacks, section by section."""
-    found = Node("map", child.line)
-    found.entries = dict(child.entries)
-    found.key_lines = dict(child.key_lines)
-    for key, value in parent.entries.items():
-        own = child.entries.get(key)
-        if key in skip:
-            continue
-        if own is None:
-            found.entries[key] = value
-            found.key_lines[key] = parent.key_lines[key]
-        elif own.kind == value.kind == "map" and _text(own, "kind") == _text(value, "kind"):
-            found.entries[key] = _overlay(own, value)
-    return found
-
-
 def check(fleet: tree.Fleet, path: str, report: Report) -> None:
     """Report every name, reference and range of `fleet` that cannot be used."""
     for inner, owner in walk(fleet, path):
@@ -148,7 +78,7 @@ def check(fleet: tree.Fleet, path: str, report: Report) -> None:
         _check_model(model, f"{join(path, 'models')}[{i}]", report)
     for i, family in enumerate(fleet.adapters):
         inner = f"{join(path, 'adapters')}[{i}].model"
-        _refer(family.model, [m.name for m in fleet.models], "model", inner, report)
+        refer(family.model, [m.name for m in fleet.models], "model", inner, report)
     _check_engines(fleet, path, report)
 
 
@@ -188,15 +118,6 @@ def _check_names(items: tuple[Any, ...], path: str, report: Report) -> None:
             report.add(inner, f"the name {item.name!r} is taken", value=item.name, hint=hint)
         else:
             first[item.name] = i
-
-
-def _refer(name: str, known: list[str], what: str, path: str, report: Report) -> bool:
-    """Report a reference to a `what` that does not exist; whether it does."""
-    if name in known:
-        return True
-    message = f"there is no {what} named {name!r}" if name else f"no {what} is given"
-    report.add(path, message, value=name, hint=near(name, known))
-    return False
 
 
 def _check_gateway(gateway: tree.Gateway, path: str, report: Report) -> None:
@@ -256,7 +177,7 @@ def _check_engines(fleet: tree.Fleet, path: str, report: Report) -> None:
     at = join(path, "engines")
     if not fleet.engines and report.sound(at):
         report.add(at, "is empty", hint="a fleet has at least one engine")
-    bad = _check_like(fleet, at, report)
+    bad = check_like(fleet, at, report)
     owners: dict[tuple[str, int], str] = {}
     for i, engine in enumerate(fleet.engines):
         inner = f"{at}[{i}]"
@@ -266,46 +187,6 @@ def _check_engines(fleet: tree.Fleet, path: str, report: Report) -> None:
             _check_openai(engine, inner, report)
         else:
             _check_emulated(engine, fleet, inner, report, owners)
-
-
-def _check_like(fleet: tree.Fleet, path: str, report: Report) -> set[str]:
-    """Report `like`s that lead nowhere, in a circle, or to another kind; the names that cannot be judged."""
-    by_name = {engine.name: engine for engine in reversed(fleet.engines)}
-    bad: set[str] = set()
-    told: set[frozenset[str]] = set()
-    for i, engine in enumerate(fleet.engines):
-        inner = f"{path}[{i}].like"
-        chain, here = [engine.name], engine
-        while here.like:
-            parent = by_name.get(here.like)
-            if parent is None or parent.name in chain:
-                break
-            chain.append(parent.name)
-            here = parent
-        if not here.like:
-            parent = by_name[engine.like] if engine.like else engine
-            if type(parent) is not type(engine):
-                bad.add(engine.name)
-                kinds = tag_of(type(parent))[1], tag_of(type(engine))[1]
-                message = f"{parent.name!r} is of kind {kinds[0]!r}, this one is {kinds[1]!r}"
-                report.add(
-                    inner, message, value=engine.like, hint="an engine can only be like one of its kind"
-                )
-            continue
-        bad.update(chain)
-        if here.like not in by_name:
-            if here is engine:
-                _refer(here.like, [name for name in by_name if name != engine.name], "engine", inner, report)
-            continue
-        circle = chain[chain.index(here.like) :]
-        if engine.name in circle and frozenset(circle) not in told:
-            told.add(frozenset(circle))
-            shown = " -> ".join([*circle, circle[0]])
-            message = (
-                "'like' names the engine itself" if len(circle) == 1 else f"'like' goes in a circle: {shown}"
-            )
-            report.add(inner, message, value=engine.like, hint="let one of them state its own settings")
-    return bad
 
 
 def _check_openai(engine: tree.OpenAIEngine, path: str, report: Report) -> None:
@@ -343,14 +224,14 @@ def _check_emulated(
     families = {family.name: family for family in fleet.adapters}
     if not engine.gpus:
         report.add(join(path, "gpus"), "no GPU is given", hint="write a list like [0, 1]")
-    if _refer(engine.node, list(nodes), "node", join(path, "node"), report):
+    if refer(engine.node, list(nodes), "node", join(path, "node"), report):
         _check_gpus(engine, nodes[engine.node], path, report, owners)
-    if _refer(engine.model, list(models), "model", join(path, "model"), report):
+    if refer(engine.model, list(models), "model", join(path, "model"), report):
         _check_width(engine, models[engine.model], path, report)
     for k, name in enumerate(engine.adapters):
         inner = f"{join(path, 'adapters')}[{k}]"
         if (
-            _refer(name, list(families), "adapter family", inner, report)
+            refer(name, list(families), "adapter family", inner, report)
             and families[name].model != engine.model
         ):
             message = f"{name!r} adapts {families[name].model!r}, the engine serves {engine.model!r}"

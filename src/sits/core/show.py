@@ -49,7 +49,8 @@ def quantity(value: float, kind: Any) -> str:
 def plain(value: Any, kind: Any, base: Any = None) -> Any:
     """`value` as YAML's own types; of a Struct only the fields that differ from `base` (None = from defaults)."""
     if kind in _UNIT_NAMES or kind is units.Share:
-        return quantity(value, kind)
+        text = quantity(value, kind)
+        return text if kind is not units.Share or text.endswith("%") else value  # a fraction is a plain number
     if isinstance(kind, NewType):
         return plain(value, kind.__supertype__)
     if isinstance(value, msgspec.Struct):
@@ -62,7 +63,7 @@ def plain(value: Any, kind: Any, base: Any = None) -> Any:
         return [plain(item, k) for item, k in zip(value, kinds, strict=True)]
     if value is not None and args:
         units_in = [arg for arg in args if arg in _UNIT_NAMES or arg is units.Share]
-        return quantity(value, units_in[0]) if units_in else value
+        return plain(value, units_in[0]) if units_in else value
     return value
 
 

@@ -8,6 +8,7 @@ what they take.  Decimal and binary prefixes are different words (GB = 10^9, GiB
 Deliberately absent: arithmetic on units; conversions happen at the edges only.
 """
 
+import math
 import re
 from typing import NewType
 
@@ -67,6 +68,8 @@ def _parse(text: object, table: dict[str, float] | dict[str, int], what: str, ex
         known = ", ".join(table)
         raise ConfigError(f"{unit!r} is not a unit of a {what}", value=text, hint=f"one of {known}")
     value = float(number) * table[unit]
+    if not math.isfinite(value):
+        raise ConfigError(f"{shown} is too large", value=text, hint=f"write it like {example}")
     if value < 0:
         raise ConfigError(f"{shown} is negative", value=text, hint=f"a {what} is zero or more")
     return value
