@@ -46,6 +46,8 @@ class Knobs:
     """Adapter load of request i at its first step, ms."""
     long_prompts: dict[int, int] = field(default_factory=dict)
     """Request index -> prompt tokens."""
+    seats: int = 10**6
+    """Requests that run at a time on one engine."""
     closed_ms: tuple[tuple[float, float], ...] = ()
     """Spans in which no blocks are granted: nobody new is scheduled."""
 
@@ -109,7 +111,9 @@ def _engine(k, e, mine, at, prompt, output, steps, rng) -> None:
             t = max(t, int(at[mine[head], 7]))
         closed = any(a * MS <= t < b * MS for a, b in k.closed_ms)
         fresh = []
-        while not closed and head < len(mine) and at[mine[head], 7] <= t:
+        while (
+            not closed and head < len(mine) and at[mine[head], 7] <= t and len(running) + len(fresh) < k.seats
+        ):
             fresh.append(int(mine[head]))
             head += 1
         waiting = int(np.sum(at[mine[head:], 7] <= t)) if head < len(mine) else 0

@@ -21,7 +21,6 @@ from sits.core.breakpoints import (
     API_RECV,
     BREAKPOINTS,
     FIRST_TOKEN,
-    INDEX,
     NAMES,
     POINT_COUNT,
     SENT,
@@ -30,7 +29,7 @@ from sits.core.breakpoints import (
 from sits.core.errors import CallerError
 from sits.core.report import Account, Bar, LatencySummary, StageShare, Waterfall
 from sits.diagnose.columns import OUTCOMES, Columns, Ints, points, require, rows_of
-from sits.diagnose.resample import DRAWS, Blocks, Tail, interval, quantile
+from sits.diagnose.resample import DRAWS, Blocks, Tail, block_length, interval, quantile
 
 Metric = Literal["ttft", "e2e"]
 ENDS: dict[str, int] = {"ttft": FIRST_TOKEN, "e2e": SENT}
@@ -45,6 +44,7 @@ class Cut(NamedTuple):
         metric: `ttft` or `e2e`.
         rows: (m,) rows of the request table that could be cut.
         names: stage names in timeline order, merged ones among them.
+        pairs: the two points (indexes) that bound each of them.
         layers: layer of each stage; `unattributed` for a merged one.
         exactness: least trusted exactness of each stage's two ends over all rows it occurs in.
         stage_ns: (m, len(names)) int64; a stage that a request does not have is 0.
@@ -58,6 +58,7 @@ class Cut(NamedTuple):
     metric: str
     rows: Ints
     names: tuple[str, ...]
+    pairs: tuple[tuple[int, int], ...]
     layers: tuple[str, ...]
     exactness: tuple[str, ...]
     stage_ns: Ints
@@ -145,6 +146,7 @@ def _cut(
         metric=metric,
         rows=rows,
         names=tuple(name for name, _ in described),
+        pairs=tuple(pairs),
         layers=tuple(layer for _, layer in described),
         exactness=tuple(Exactness(trust[pair]).name.lower() for pair in pairs),
         stage_ns=np.column_stack([durations[pair] for pair in pairs])
@@ -175,7 +177,9 @@ def latency_summary(
             hint="look at the account: who was refused?",
         )
     ascending = np.sort(cut.total_ns)
-    drawn = Blocks(cut.at[:, API_RECV], rng, draws).quantiles(cut.total_ns, 0.99)
+    drawn = Blocks(cut.at[:, API_RECV], rng, draws, length=block_length(len(cut.rows))).quantiles(
+        cut.total_ns, 0.99
+    )
     return LatencySummary(
         metric=metric,
         n=len(cut.rows),
@@ -294,9 +298,3 @@ def slow_and_normal(requests: Columns, metric: str = "ttft") -> tuple[Waterfall,
         nearest = int(np.argmin(np.abs(cut.total_ns - quantile(ascending, q))))
         drawn.append(waterfall(requests, int(cut.rows[nearest]), f"{label} of {metric.upper()}"))
     return drawn[0], drawn[1]
-
-
-def span_ns(cut: Cut, start: str, end: str) -> Ints:
-    """(m,) ns from point `start` to point `end`; 0 where either was not seen."""
-    a, b = INDEX[start], INDEX[end]
-    return np.where((cut.how[:, a] > 0) & (cut.how[:, b] > 0), cut.at[:, b] - cut.at[:, a], 0)

@@ -1,13 +1,16 @@
-"""Intervals for quantiles, tails and shares of one run: the block bootstrap.
+"""Intervals for quantiles, tails and shares of one run, by bootstrap.
 
-Requests that queue behind each other are correlated, so single requests are not exchangeable and resampling
-them one by one gives intervals that are too narrow.  Resampled are *blocks* of consecutive arrivals of length
-ceil(n^(1/3)) (Künsch 1989, non-overlapping blocks).  A quantile is the `ceil(q n)`-th smallest value: a latency that was
-observed, never an interpolation.  The tail is the slowest `share` of requests (1 % unless told), at least one.
+Two questions, two ways to resample.  *What made the tail of this run?* (`Tail`, shares): requests are resampled one
+by one, so the interval says how much hangs on single requests; one incident in the run stays in.  *What is the P99 of
+traffic like this?* (quantiles): requests that queue behind each other are correlated, so resampled are blocks of
+`block_length(n)` = ceil(n^(1/3)) consecutive arrivals (Künsch 1989, non-overlapping blocks); one incident may then be drawn
+twice or never, and the interval is as wide as that.  Runs of more than `UNITS_MAX` requests are resampled in that many groups of
+consecutive arrivals, to bound memory.
 
-Percentile intervals of level 0.95, widened to hold their own estimate.  They speak about requests of this run
-and its like; differences between runs need several seeds (see `compare`).  All draws come from the generator
-passed in, so the same generator gives the same interval.
+A quantile is the `ceil(q n)`-th smallest value: a latency that was observed, never an interpolation.  The tail is the slowest
+`share` of requests (1 % unless told), at least one.  Percentile intervals of level 0.95, widened to hold their own
+estimate.  Differences between runs need several seeds (see `compare`).  All draws come from the generator passed in, so
+the same generator gives the same interval.
 
 Deliberately absent: any knowledge of stages or causes.
 """
@@ -23,6 +26,8 @@ from sits.diagnose.columns import Floats, Ints
 LEVEL = 0.95
 TAIL_SHARE = 0.01
 DRAWS = 400
+
+UNITS_MAX = 16_384
 
 _CHUNK = 4_000_000
 """Cells of a draw matrix worked on at a time: 32 MB of float64."""
@@ -63,12 +68,19 @@ def interval(value: float, draws: np.ndarray) -> Interval:
     return Interval(value, min(float(low), value), max(float(high), value), LEVEL)
 
 
-class Blocks:
-    """How often each block of consecutive arrivals is drawn: `counts` (draws, blocks), `of_row` (n,)."""
+def block_length(n: int) -> int:
+    """Length of the blocks in which correlated requests are resampled: ceil(n^(1/3))."""
+    return max(1, math.ceil(n ** (1 / 3) - 1e-9))
 
-    def __init__(self, arrival_ns: np.ndarray, rng: np.random.Generator, draws: int = DRAWS) -> None:
+
+class Blocks:
+    """How often each block of `length` consecutive arrivals is drawn: `counts` (draws, blocks), `of_row` (n,)."""
+
+    def __init__(
+        self, arrival_ns: np.ndarray, rng: np.random.Generator, draws: int = DRAWS, *, length: int = 1
+    ) -> None:
         n = len(arrival_ns)
-        length = max(1, math.ceil(n ** (1 / 3)))
+        length = max(length, math.ceil(n / UNITS_MAX))
         blocks = max(1, math.ceil(n / length))
         self.of_row: Ints = np.empty(n, dtype=np.int64)
         self.of_row[np.argsort(arrival_ns, kind="stable")] = np.arange(n) // length

@@ -1,0 +1,67 @@
+"""A fixed batching window in front of an engine that batches by itself: it delays everybody and helps nobody.
+
+A window shows as a wait before dispatch that nearly every request has and that never exceeds a bound: P99 over median is at
+most 2 for waits spread evenly over a window (1 when all wait it out), but 6.6 for an exponential queue.  An engine batches
+continuously when prompts join steps in which others decode.
+
+The whole `admit_window` time is accounted to it: without the window a request is sent at once.
+"""
+
+import numpy as np
+
+from sits.core.finding import Change, Evidence, Finding
+from sits.diagnose.causes.case import Case
+from sits.diagnose.decompose import NS_PER_MS
+from sits.diagnose.resample import quantile
+
+ID, LAYER = "static_window", "framework"
+WAITS_SHARE = 0.8
+BOUND_RATIO = 2.5
+
+
+def static_window(case: Case) -> Finding | None:
+    """Find a window that holds nearly all requests for a bounded time."""
+    wait = case.cut.stage("admit_window")
+    ranked = np.sort(wait)
+    p50, p99 = quantile(ranked, 0.5), quantile(ranked, 0.99)
+    waiting = float(np.mean(wait > 0.02 * p99)) if p99 > 0 else 0.0
+    configured = case.fleet.policy.window if case.fleet else None
+    fixed = configured is not None and configured.kind == "fixed"
+    shaped = waiting >= WAITS_SHARE and p99 <= BOUND_RATIO * p50
+    if not (fixed or shaped):
+        return None
+    mixed = [
+        np.mean(line.column("decode_tokens")[line.prefill_tokens > 0] > 0)
+        for line in case.lines.values()
+        if line.prefill_tokens.any()
+    ]
+    static = bool(mixed) and max(mixed) == 0.0
+    evidence: tuple[Evidence, ...] = (
+        Evidence("admit_window_ms_p50", p50 / NS_PER_MS, 0.0, "ms", "median wait before dispatch"),
+        Evidence(
+            "admit_window_ms_p99", p99 / NS_PER_MS, 0.0, "ms", "bounded: a queue would have a long tail"
+        ),
+        Evidence("requests_held_share", waiting, 0.0, "share"),
+    )
+    if mixed:
+        note = "share of prompt steps in which others decode: the engine batches by itself"
+        evidence += (Evidence("mixed_steps_share", float(max(mixed)), None, "share", note),)
+    old = configured.kind if configured else "unknown"
+    return case.claim(
+        ID,
+        LAYER,
+        wait,
+        "A batching window holds requests before dispatch; a tail request waits {ms} in it.",
+        evidence,
+        (
+            Change(
+                "policy.window.kind",
+                old,
+                "none",
+                "the engine forms batches itself; waiting first only adds latency",
+            ),
+        ),
+        doubt="no step mixes prompts with decoding, so the engine may need the window to form batches"
+        if static
+        else "",
+    )

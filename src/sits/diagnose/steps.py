@@ -1,0 +1,126 @@
+"""The steps of one engine laid out on the time line, so that any window can be asked what happened in it.
+
+A step starts at `t_ns`, copies for `copy_ns`, prepares on the host until `prepare_ns` after its start, then runs kernels
+until `duration_ns`.  Copies are part of the preparation chain; where a table counts them beside it, the longer of the two
+ends the chain.  A step that would overlap the next one (asynchronous scheduling) is cut at the next one's start.
+
+`between(a, b, copy=..., ...)` integrates rates over a window: each phase of each step has a rate 0..1, and the answer
+is the rate-weighted time in `[a, b]`.  It is a difference of two cumulative sums, so a million windows cost a million
+interpolations.
+
+`cost` is the step-time model behind the splits: kernel time = base + prefill_ns * prompt tokens + decode_ns * decoding requests, fitted by
+non-negative least squares on relative errors.  Deliberately absent: the quadratic term of attention (a long prompt's own
+compute is understated by it), and what a rate means.
+"""
+
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from sits.diagnose.columns import Bools, Columns, Floats, Ints, require, rows_of
+
+NEEDED = ("engine", "t_ns", "duration_ns", "prefill_tokens", "decode_tokens", "copy_ns", "prepare_ns")
+Rate = Floats | Bools | float
+
+
+class StepCost(NamedTuple):
+    """Kernel time of a step: `base_ns + prefill_ns * prompt tokens + decode_ns * decoding requests`."""
+
+    base_ns: float
+    prefill_ns: float
+    decode_ns: float
+
+
+class StepTime:
+    """All steps of one engine in order; every attribute named as its column is an array over them."""
+
+    def __init__(self, steps: Columns, mine: Ints) -> None:
+        order = mine[np.argsort(steps["t_ns"][mine], kind="stable")]
+        self.columns = {name: column[order] for name, column in steps.items()}
+        self.origin_ns = int(self.columns["t_ns"][0])
+        start = (self.columns["t_ns"] - self.origin_ns).astype(np.float64)
+        end = start + self.columns["duration_ns"]
+        end[:-1] = np.minimum(end[:-1], start[1:])
+        copied = np.minimum(start + self.columns["copy_ns"], end)
+        ready = np.minimum(np.maximum(start + self.columns["prepare_ns"], copied), end)
+        self._knots = np.column_stack([start, copied, ready, end])
+        self.start, self.end = start, end
+        self.copy_ns, self.kernel_ns = copied - start, end - ready
+        self.prefill_tokens = self.columns["prefill_tokens"].astype(np.float64)
+        self.cost = _fit(
+            self.kernel_ns, self.prefill_tokens, self.columns["decode_tokens"].astype(np.float64)
+        )
+
+    def column(self, name: str) -> Floats:
+        """Column `name` over the steps as floats; zeros when the table lacks it."""
+        if name not in self.columns:
+            return np.zeros(len(self.start))
+        return self.columns[name].astype(np.float64)
+
+    def kernel_share(self, tokens: Floats) -> Floats:
+        """Share of each step's kernel time that `tokens` prompt tokens of it account for."""
+        return np.clip(self.cost.prefill_ns * tokens / np.maximum(self.kernel_ns, 1.0), 0.0, 1.0)
+
+    def between(
+        self,
+        a_ns: Ints,
+        b_ns: Ints,
+        *,
+        copy: Rate = 0.0,
+        prepare: Rate = 0.0,
+        kernel: Rate = 0.0,
+        gap: Rate = 0.0,
+    ) -> Floats:
+        """Rate-weighted ns in `[a_ns, b_ns]` for each window; `gap` is the time from a step's end to the next start."""
+        n = len(self.start)
+        knots = self._knots.ravel()
+        rates = np.column_stack(
+            [np.broadcast_to(np.asarray(r, dtype=np.float64), n) for r in (copy, prepare, kernel, gap)]
+        )
+        spent = np.diff(knots) * rates.ravel()[:-1]
+        cumulative = np.concatenate([[0.0], np.cumsum(spent)])
+        a, b = a_ns - self.origin_ns, b_ns - self.origin_ns
+        return np.maximum(np.interp(b, knots, cumulative) - np.interp(a, knots, cumulative), 0.0)
+
+    def last_end(self, at_ns: Ints) -> Ints:
+        """End of the last step that ended at or before each time; the time itself when there is none."""
+        index = np.searchsorted(self.end, at_ns - self.origin_ns, side="right") - 1
+        ends = self.origin_ns + self.end[np.maximum(index, 0)].astype(np.int64)
+        return np.where(index >= 0, np.minimum(ends, at_ns), at_ns)
+
+    def boundary_after(self, at_ns: Ints) -> Ints:
+        """End of the step in progress at each time; the time itself when no step is running."""
+        index = np.searchsorted(self.start, at_ns - self.origin_ns, side="right") - 1
+        ends = self.origin_ns + self.end[np.maximum(index, 0)].astype(np.int64)
+        return np.where(index >= 0, np.maximum(ends, at_ns), at_ns)
+
+
+def by_engine(steps: Columns) -> dict[str, StepTime]:
+    """One `StepTime` for each engine of the table, by name; empty when there are no steps.
+
+    Raises:
+        CallerError: a needed column is missing.
+
+    """
+    if rows_of(steps) == 0:
+        return {}
+    require(steps, NEEDED, "steps")
+    names = steps["engine"].astype(str)
+    return {str(name): StepTime(steps, np.flatnonzero(names == name)) for name in np.unique(names)}
+
+
+def _fit(kernel: Floats, prefill: Floats, decode: Floats) -> StepCost:
+    """Non-negative least squares on relative errors: the best feasible one of the 7 subsets of 3 terms."""
+    weight = 1.0 / np.maximum(kernel, 1.0)
+    terms = np.column_stack([np.ones(len(kernel)), prefill, decode]) * weight[:, None]
+    target = kernel * weight
+    best, least = np.zeros(3), float(target @ target)
+    for size in (1, 2, 3):
+        for chosen in combinations(range(3), size):
+            found = np.linalg.lstsq(terms[:, chosen], target, rcond=None)[0]
+            error = float(np.sum((terms[:, chosen] @ found - target) ** 2))
+            if (found >= 0).all() and error < least * (1 - 1e-9):
+                best, least = np.zeros(3), error
+                best[list(chosen)] = found
+    return StepCost(*(float(x) for x in best))
