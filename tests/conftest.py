@@ -1,4 +1,7 @@
-"""What all tests share: hypothesis without deadlines (machines are noisy), and the same examples in CI."""
+"""What all tests share.  Its place puts `tests/` on the path, so that builders of synthetic tables are
+importable from every kind of test; hypothesis runs without deadlines (machines are noisy), and with the same
+examples each time in CI.
+"""
 
 import os
 

@@ -50,7 +50,9 @@ def plain(value: Any, kind: Any, base: Any = None) -> Any:
     """`value` as YAML's own types; of a Struct only the fields that differ from `base` (None = from defaults)."""
     if kind in _UNIT_NAMES or kind is units.Share:
         text = quantity(value, kind)
-        return text if kind is not units.Share or text.endswith("%") else value  # a fraction is a plain number
+        return (
+            text if kind is not units.Share or text.endswith("%") else value
+        )  # a fraction is a plain number
     if isinstance(kind, NewType):
         return plain(value, kind.__supertype__)
     if isinstance(value, msgspec.Struct):
