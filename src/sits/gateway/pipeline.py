@@ -163,8 +163,8 @@ class Gateway:
         self.world = world
         self.fleet = fleet
         self.engines = engines
-        self.recorder: Recorder = recorder or NoRecorder()
-        self.cpu: Cpu = cpu or FreeCpu()
+        self.recorder: Recorder = NoRecorder() if recorder is None else recorder
+        self.cpu: Cpu = FreeCpu() if cpu is None else cpu
         self.keys = Keys(fleet.gateway.keys)
         self.places = Places(replicas_of(fleet, engines))
         self.catalog = _catalog(self.places)
