@@ -11,6 +11,8 @@ from sits.predict.prepare import Rank, StepWork, prepare_ns
 from sits.predict.transfer import Dips, copied_bytes, copy_ns
 from sits.predict.window import predict_window
 
+law = settings(deadline=None, max_examples=60)  # never a matter of wall time
+
 heads = st.sampled_from([1, 2, 4, 8, 16, 32])
 tps = st.sampled_from([1, 2, 4, 8, 16])
 lengths = st.lists(st.integers(0, 100_000), max_size=8)
@@ -26,6 +28,7 @@ shapes = st.builds(
 )
 
 
+@law
 @given(shapes, lengths, st.sampled_from([1, 16, 32]), tps)
 def test_more_ranks_never_need_more_kv_each_and_together_hold_all_of_it(shape, tokens, block, tp):
     one, more = kv_bytes(shape, tokens, block_size=block), kv_bytes(shape, tokens, block_size=block, tp=tp)
@@ -33,6 +36,7 @@ def test_more_ranks_never_need_more_kv_each_and_together_hold_all_of_it(shape, t
     assert kv_bytes(shape, tokens, block_size=block, tp=2 * tp) <= more
 
 
+@law
 @given(shapes, lengths, st.integers(0, 100_000), st.sampled_from([1, 16, 32]))
 def test_kv_is_additive_over_sequences_and_never_falls_with_length(shape, tokens, extra, block):
     whole = kv_bytes(shape, [*tokens, extra], block_size=block)
@@ -40,6 +44,7 @@ def test_kv_is_additive_over_sequences_and_never_falls_with_length(shape, tokens
     assert kv_bytes(shape, [extra], block_size=block) <= kv_bytes(shape, [extra + 1], block_size=block)
 
 
+@law
 @given(shapes, lengths, st.sampled_from([16, 32, 128]))
 def test_block_rounding_wastes_less_than_one_block_a_sequence(shape, tokens, block):
     exact = kv_bytes(shape, tokens, block_size=1)
@@ -55,6 +60,7 @@ def model(layers, kv_heads, weights):
     )  # fmt: skip
 
 
+@law
 @given(st.integers(1, 80), heads, st.integers(1, 256), tps)
 def test_an_adapter_is_never_larger_on_more_ranks_or_when_fully_sharded(layers, kv_heads, rank, tp):
     m = model(layers, kv_heads, 0)
@@ -62,6 +68,7 @@ def test_an_adapter_is_never_larger_on_more_ranks_or_when_fully_sharded(layers, 
     assert lora_bytes(m, rank, tp, fully_sharded=True) <= part <= whole <= part * tp
 
 
+@law
 @given(st.integers(1, 80), heads, st.integers(0, 40 * 10**9), tps, st.integers(0, 16))
 def test_the_pool_fits_into_the_memory_it_was_computed_from(layers, kv_heads, weights, tp, slots):
     m = model(layers, kv_heads, weights)
@@ -87,6 +94,7 @@ bandwidth = st.floats(1e9, 60e9)
 start = st.floats(0.0, 1e12)
 
 
+@law
 @given(size, size, bandwidth, start, dips())
 def test_copies_add_up(a, b, speed, at, dip):
     first = copy_ns(a, speed, at, dip)
@@ -96,6 +104,7 @@ def test_copies_add_up(a, b, speed, at, dip):
     assert math.isclose(both, copy_ns(a + b, speed, at, dip), rel_tol=1e-9, abs_tol=1e-2 / (1.0 - dip.depth))
 
 
+@law
 @given(size, bandwidth, start, dips())
 def test_dips_never_make_a_copy_faster_nor_slower_than_the_dip_itself(a, speed, at, dip):
     clear, dipped = copy_ns(a, speed), copy_ns(a, speed, at, dip)
@@ -104,6 +113,7 @@ def test_dips_never_make_a_copy_faster_nor_slower_than_the_dip_itself(a, speed, 
         assert dipped <= clear / (1.0 - dip.depth) * (1 + 1e-9) + 1e-3
 
 
+@law
 @given(size, bandwidth, start, dips())
 def test_bytes_moved_in_the_time_of_a_copy_are_the_copy(a, speed, at, dip):
     assert math.isclose(
@@ -111,6 +121,7 @@ def test_bytes_moved_in_the_time_of_a_copy_are_the_copy(a, speed, at, dip):
     )
 
 
+@law
 @given(size, bandwidth, start, st.floats(0.0, 1e9), dips())
 def test_a_copy_that_starts_later_never_ends_earlier(a, speed, at, later, dip):
     assert at + later + copy_ns(a, speed, at + later, dip) >= at + copy_ns(a, speed, at, dip) - 1e-2
@@ -129,8 +140,8 @@ works = st.builds(
 ranks = st.lists(st.builds(Rank, bandwidth=bandwidth, dips=st.none() | dips()), min_size=1, max_size=8)
 
 
+@law
 @given(works, ranks, start)
-@settings(deadline=None)
 def test_no_stage_is_negative_and_another_rank_never_makes_a_step_earlier(work, links, at):
     prep = prepare_ns(work, tuple(links), at)
     assert min(prep.durations()) >= 0
@@ -139,8 +150,8 @@ def test_no_stage_is_negative_and_another_rank_never_makes_a_step_earlier(work, 
     assert more.kv_restore == prep.kv_restore
 
 
+@law
 @given(works, ranks, start, st.randoms(use_true_random=False))
-@settings(deadline=None)
 def test_which_rank_is_observed_moves_time_between_stages_but_not_the_launch(work, links, at, shuffle):
     other = list(links)
     shuffle.shuffle(other)
@@ -153,8 +164,8 @@ windows = st.floats(0.0, 1e9)
 batches = st.integers(1, 128)
 
 
+@law
 @given(rates, windows, batches)
-@settings(deadline=None)
 def test_nobody_waits_longer_than_the_window_and_batches_respect_the_cap(rate, window, batch):
     p = predict_window(rate, window, batch)
     assert 0.0 <= p.wait_ns_mean <= window
@@ -164,8 +175,8 @@ def test_nobody_waits_longer_than_the_window_and_batches_respect_the_cap(rate, w
     assert math.isclose(p.batches_per_s * p.batch_mean, rate, rel_tol=1e-9)
 
 
+@law
 @given(rates, windows, windows, batches, batches)
-@settings(deadline=None)
 def test_a_longer_window_or_a_larger_cap_never_waits_less(rate, w1, w2, b1, b2):
     (w1, w2), (b1, b2) = sorted((w1, w2)), sorted((b1, b2))
     small, large = predict_window(rate, w1, b1), predict_window(rate, w2, b2)

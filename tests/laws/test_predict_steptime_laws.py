@@ -1,12 +1,17 @@
 """Laws of step times: more work never takes less time, for any figures and for the derived ones."""
 
+import functools
+
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sits.core.fleet import Model
 from sits.predict.derive import derive_steptime
+from sits.predict.gpu import all_reduce_us, find_gpu, gemm_us
 from sits.predict.steptime import StepTime, interpolate, step_time_us
+
+law = settings(deadline=None, max_examples=60)  # never a matter of wall time
 
 figure = st.floats(0.0, 1e4, allow_nan=False)
 kv_list = st.lists(st.integers(0, 200_000), max_size=12)
@@ -52,14 +57,36 @@ LLAMA = Model(
     vocab=128256,
     weights=141_100_000_000,
 )
-derived = st.builds(
-    lambda gpu, tp, kv_heads: derive_steptime(msgspec.structs.replace(LLAMA, kv_heads=kv_heads), gpu, tp),
-    st.sampled_from(["a100", "h100"]),
-    st.sampled_from([1, 2, 4, 8]),
-    st.sampled_from([1, 4, 8, 16, 64]),
+TINY = Model(
+    name="tiny",
+    layers=4,
+    hidden=512,
+    heads=8,
+    kv_heads=8,
+    head_dim=64,
+    intermediate=1024,
+    vocab=1000,
+    weights=0,
 )
 
 
+@functools.cache
+def derive(gpu, tp, kv_heads, shape):
+    return derive_steptime(
+        msgspec.structs.replace({"llama": LLAMA, "tiny": TINY}[shape], kv_heads=kv_heads), gpu, tp
+    )
+
+
+derived = st.builds(
+    derive,
+    st.sampled_from(["a100", "h100"]),
+    st.sampled_from([1, 2, 4, 8]),
+    st.sampled_from([1, 4, 8]),
+    st.sampled_from(["llama", "tiny"]),
+)
+
+
+@law
 @given(
     steptimes() | derived,
     st.integers(1, 20_000),
@@ -69,7 +96,6 @@ derived = st.builds(
     st.booleans(),
     st.data(),
 )
-@settings(deadline=None)
 def test_more_work_never_takes_less_time(figures, tokens, emitting, prefill, kv, eager, data):
     def us(**more):
         work = {
@@ -93,6 +119,7 @@ def test_more_work_never_takes_less_time(figures, tokens, emitting, prefill, kv,
     assert us(eager=True) >= floor
 
 
+@law
 @given(steptimes(), st.integers(1, 64), st.integers(0, 100_000))
 def test_an_equal_batch_pays_no_skew(figures, n, kv):
     skewless = msgspec.structs.replace(figures, skew=0.0)
@@ -100,6 +127,7 @@ def test_an_equal_batch_pays_no_skew(figures, n, kv):
     assert step_time_us(figures, **work) == step_time_us(skewless, **work)
 
 
+@law
 @given(table(), st.floats(0, 2e4), st.floats(0, 2e4))
 def test_interpolation_meets_its_knots_and_never_falls(xy, a, b):
     x, y = xy
@@ -109,9 +137,30 @@ def test_interpolation_meets_its_knots_and_never_falls(xy, a, b):
     assert interpolate(x, y, low) <= interpolate(x, y, high) * (1 + 1e-9) + 1e-9
 
 
+@law
 @given(derived)
-@settings(deadline=None, max_examples=30)
 def test_derived_tables_are_increasing(figures):
     assert list(figures.dense_us) == sorted(figures.dense_us)
     assert list(figures.head_us) == sorted(figures.head_us)
     assert 0.0 < figures.noise_cv < 0.2
+
+
+gpus = st.sampled_from(["a100", "h100"]).map(find_gpu)
+
+
+@law
+@given(gpus, st.integers(1, 20_000), st.integers(1, 20_000), st.integers(16, 60_000), st.integers(16, 60_000))
+def test_a_taller_product_never_takes_less_time(gpu, m1, m2, n, k):
+    low, high = sorted((m1, m2))
+    assert gemm_us(gpu, low, n, k) <= gemm_us(gpu, high, n, k) * (1 + 1e-9)
+    assert gemm_us(gpu, low, n, k) <= gemm_us(gpu, low, n + 64, k + 64) * (1 + 1e-9)
+
+
+@law
+@given(gpus, st.sampled_from([2, 4, 8]), st.floats(0, 2e9), st.floats(0, 2e9))
+def test_a_larger_all_reduce_never_takes_less_time(gpu, ranks, a, b):
+    low, high = sorted((a, b))
+    assert 0.0 < all_reduce_us(gpu, ranks, low) <= all_reduce_us(gpu, ranks, high)
+    for segment in gpu.all_reduce[ranks][:-1]:
+        joint = segment.to_bytes
+        assert all_reduce_us(gpu, ranks, joint) <= all_reduce_us(gpu, ranks, joint * (1 + 1e-9))

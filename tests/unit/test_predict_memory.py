@@ -39,6 +39,11 @@ def test_sliding_layers_stop_at_their_window():
     assert long == pytest.approx(8 / 48 + 40 / 48 * (1024 + 16) / 131072)
 
 
+def test_a_window_that_starts_inside_a_block_keeps_that_block():
+    odd = KvShape(layers=1, kv_heads=1, head_dim=1, window=1000, window_layers=1)
+    assert kv_bytes(odd, [100_000]) == 4 * 16 * (63 + 1)
+
+
 def test_the_engines_own_number_wins_even_where_the_formula_would_refuse():
     told = capacity_blocks(LLAMA, gpu_memory=GPU, memory=Memory(kv_blocks=2588), tp=1)
     assert (told.blocks, told.source, told.assumed) == (2588, "engine", ())

@@ -73,9 +73,9 @@ def derive_from(gpu: GpuFigures, model: Model, tp: int) -> StepTime:
     return StepTime(
         source=_source(gpu, model, tp),
         dense_tokens=tuple(rows),
-        dense_us=_rising([_dense_us(gpu, model, tp, m) for m in rows]),
+        dense_us=tuple(_dense_us(gpu, model, tp, m) for m in rows),
         head_seqs=tuple(seqs),
-        head_us=_rising([_head_us(gpu, model, tp, m) for m in seqs]),
+        head_us=tuple(_head_us(gpu, model, tp, m) for m in seqs),
         prefill_us=n * (p[0] + p[1] * h),
         prefill_us_per_token=n * wide * (p[2] * h + p[3] * g),
         prefill_us_per_token_kv=n * wide * p[4] * h,
@@ -145,14 +145,6 @@ def _head_us(gpu: GpuFigures, model: Model, tp: int, seqs: float) -> float:
     gather = all_reduce_us(gpu, tp, seqs * model.vocab * 2) / 2
     sampler = gpu.sampler[0] + gpu.sampler[1] * seqs * model.vocab
     return gemm_us(gpu, seqs, model.vocab / tp, model.hidden) + gather + sampler
-
-
-def _rising(us: list[float]) -> tuple[float, ...]:
-    """Fits of neighbouring sizes may cross by their error; more work never takes less time."""
-    out: list[float] = []
-    for value in us:
-        out.append(max(value, out[-1]) if out else value)
-    return tuple(out)
 
 
 def _source(gpu: GpuFigures, model: Model, tp: int) -> str:

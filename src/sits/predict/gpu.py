@@ -1,7 +1,7 @@
 """Kernel times of one GPU type: GEMM, elementwise, attention, all-reduce and sampler, as fitted formulas.
 
 Every formula is linear in non-negative coefficients (relative non-negative least squares on published kernel
-profiles), so more work never takes less time.  With m rows (tokens), n outputs, k inputs, h query heads and g
+profiles).  With m rows (tokens), n outputs, k inputs, h query heads and g
 KV heads of one rank, d = 128 the head size of the profiles, S bytes:
 
     gemm(m, n, k)      = c0 + c1*n*k + c2*n + c3*k       c of the profiled m, linear in m between two of them
@@ -12,14 +12,13 @@ KV heads of one rank, d = 128 the head size of the profiles, S bytes:
     all_reduce(S)      = a + b*S                         per segment of S (one-shot, two-shot, NCCL)
     sampler(E, vocab)  = c0 + c1*E*vocab
 
-The GEMM form holds at both ends of the roofline: for small m, c1 is weight bytes over bandwidth; for large m,
+Fits of neighbouring rows or segments may cross by their error; the larger one holds from there on, so that more
+work never takes less time.  The GEMM form holds at both ends of the roofline: for small m, c1 is weight bytes over bandwidth; for large m,
 operations over throughput; between them it is what was measured at that m, so no smoothing of a `max` is needed.
 
 Deliberately absent: the figures (`gpu_figures`, written by the fit), and how a transformer is made of these
 kernels (`derive`).
 """
-
-from itertools import pairwise
 
 import msgspec
 
@@ -75,19 +74,16 @@ def gemm_us(gpu: GpuFigures, m: float, n: float, k: float) -> float:
     >>> 2.0e14 < 2 * 4096 * 14336 * 8192 / many * 1e6 < 3.12e14         # operations/s
     True
     """
-
-    def at(i: int) -> float:
-        c = gpu.gemm[i]
-        return c[0] + c[1] * n * k + c[2] * n + c[3] * k
-
     rows = gpu.gemm_rows
-    if m <= rows[0]:
-        return at(0)
-    for i, (low, high) in enumerate(pairwise(rows)):
-        if m <= high or high == rows[-1]:
-            a, b = at(i), at(i + 1)
-            return a + (max(b, a) - a) * (m - low) / (high - low)
-    return at(0)
+    low, high = rows[0], 0.0
+    for row, c in zip(rows, gpu.gemm, strict=True):
+        before, high = high, max(high, c[0] + c[1] * n * k + c[2] * n + c[3] * k)
+        if m <= row and row == rows[0]:
+            return high
+        if m <= row or row == rows[-1]:
+            return before + (high - before) * (m - low) / (row - low)
+        low = row
+    return high
 
 
 def all_reduce_us(gpu: GpuFigures, ranks: int, size_bytes: float) -> float:
@@ -114,10 +110,12 @@ def all_reduce_us(gpu: GpuFigures, ranks: int, size_bytes: float) -> float:
             hint=f"known: {known}; one node only",
         )
     segments = gpu.all_reduce[ranks]
+    floor = 0.0
     for s in segments:
-        if size_bytes <= s.to_bytes:
-            return s.alpha_us + s.us_per_byte * size_bytes
-    return segments[-1].alpha_us + segments[-1].us_per_byte * size_bytes
+        if size_bytes <= s.to_bytes or s is segments[-1]:
+            return max(floor, s.alpha_us + s.us_per_byte * size_bytes)
+        floor = max(floor, s.alpha_us + s.us_per_byte * s.to_bytes)
+    return floor
 
 
 def decode_coefficients(
