@@ -62,7 +62,7 @@ class Recorder(Protocol):
         cached_tokens: int,
         preemptions: int,
         timeline: Timeline,
-    ) -> None:
+    ) -> object:
         """Keep one row of the table `requests`."""
 
 
@@ -152,8 +152,10 @@ class Exchange:
         if not self.outcome:
             self.outcome, self.status, self.detail = outcome, status, detail
 
-    def told(self, usage: Usage) -> None:
-        """Believe the engine's own token counts over estimates and counted events."""
-        self.prompt_tokens = usage.input or self.prompt_tokens
-        self.output_tokens = usage.output or self.output_tokens
-        self.cached_tokens = usage.cached
+    def spent(self, tokens: int, usage: Usage | None) -> None:
+        """Keep what the answer took: the engine's own counts, or the counted tokens when it did not tell."""
+        self.output_tokens = tokens
+        if usage is not None:
+            self.prompt_tokens = usage.input or self.prompt_tokens
+            self.output_tokens = usage.output
+            self.cached_tokens = usage.cached

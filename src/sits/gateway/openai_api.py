@@ -18,6 +18,9 @@ from sits.core.errors import CallerError
 
 BYTES_PER_TOKEN = 4
 
+PREFIX_BYTES = 512
+"""Two prompts that share this many leading bytes of JSON are taken to share a prefix worth keeping together."""
+
 _Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -52,6 +55,7 @@ class Parsed(msgspec.Struct):
     user: str
     prompt_tokens: int
     output_tokens_max: int
+    prefix: bytes
 
 
 _CHAT = msgspec.json.Decoder(_Chat)
@@ -128,20 +132,21 @@ def _decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
         raise CallerError(f"the body is not JSON: {error}", code="invalid_json") from error
 
 
-def _given(raw: msgspec.Raw, field: str, openers: bytes, what: str) -> int:
-    """Length in bytes of a field that must be there, not empty, and begin like what it is."""
+def _given(raw: msgspec.Raw, field: str, openers: bytes, what: str) -> bytes:
+    """The JSON of a field that must be there, not empty, and begin like what it is."""
     text = bytes(raw).strip()
-    if text[:1] not in [openers[i : i + 1] for i in range(len(openers))] or text in (b"[]", b'""'):
+    if not text or text[0] not in openers or text in (b"[]", b'""'):
         shown = text[:40].decode(errors="replace") if text else "missing"
         raise CallerError(f"{field}: expected {what}, got {shown}", field=field, code="invalid_field")
-    return len(text)
+    return text
 
 
-def _parsed(read: _Body, prompt_bytes: int, output_tokens_max: int) -> Parsed:
+def _parsed(read: _Body, prompt: bytes, output_tokens_max: int) -> Parsed:
     return Parsed(
-        read.model,
-        bool(read.stream),
-        read.user or "",
-        max(1, prompt_bytes // BYTES_PER_TOKEN),
-        output_tokens_max,
+        model=read.model,
+        stream=bool(read.stream),
+        user=read.user or "",
+        prompt_tokens=max(1, len(prompt) // BYTES_PER_TOKEN),
+        output_tokens_max=output_tokens_max,
+        prefix=prompt[:PREFIX_BYTES] if len(prompt) >= PREFIX_BYTES else b"",
     )

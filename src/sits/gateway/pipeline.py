@@ -322,6 +322,7 @@ async def _relay(gateway: Gateway, exchange: Exchange) -> None:
     now_ns, timeline, write = gateway.world.now_ns, exchange.timeline, exchange.sink.write
     stream = gateway.engines[exchange.replica.id].generate(exchange.request, timeline)
     tokens = last_ns = 0
+    usage = None
     try:
         async for chunk in stream:
             if not exchange.started:
@@ -336,11 +337,11 @@ async def _relay(gateway: Gateway, exchange: Exchange) -> None:
             if chunk.last:
                 exchange.preemptions = chunk.preemptions
             if chunk.usage is not None:
-                exchange.told(chunk.usage)
+                usage = chunk.usage
     finally:
         if last_ns:
             timeline.mark(LAST_TOKEN, last_ns)
-        exchange.output_tokens = exchange.output_tokens or tokens
+        exchange.spent(tokens, usage)
         close = getattr(stream, "aclose", None)
         if close is not None:
             await close()

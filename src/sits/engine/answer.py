@@ -1,0 +1,166 @@
+"""What the answer of an OpenAI-compatible server says: tokens, usage, the end, an error.  No I/O.
+
+`StreamReader` looks into a stream only where it matters: every event until the first that carries content, and the
+blocks that can hold the end, usage or an error; in between, events are counted.  A stream passes byte for byte.
+
+Rules: one event with content counts as one token, until usage tells better; usage is understood under the names of
+OpenAI (prompt/completion) and of others (input/output); an error event stops the stream, what came before it stays valid.
+
+Deliberately absent: the answer's text.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from sits.core.request import Chunk, Usage
+from sits.engine.sse import SseSplitter, data_of, events
+
+ERROR_TEXT_MAX = 300
+"""Characters of an engine's own error text that are repeated to the caller."""
+
+_USAGE = re.compile(rb'"usage"\s*:\s*(\{(?:[^{}]|\{[^{}]*\})*\})')
+
+
+class StreamReader:
+    """Follows one stream.
+
+    `done`: the end was seen (`[DONE]`); `problem`: (code, text) of what went wrong, None while all is well.
+    """
+
+    def __init__(self, status: int, content_type: bytes) -> None:
+        self.done = False
+        self.problem: tuple[str, str] | None = None
+        self._splitter = SseSplitter()
+        self._first: Chunk | None = Chunk(status=status, content_type=content_type)
+        self._flowing = False
+
+    def take(self, data: bytes) -> Chunk | None:
+        """The chunk of whole events that `data` completes, None when it completes none.
+
+        Raises:
+            EngineError: an event without end.
+
+        """
+        block = self._splitter.feed(data)
+        if not block:
+            return None
+        if self._flowing and not _may_matter(block):
+            return Chunk(data=block, tokens=block.count(b"\ndata:") + block.startswith(b"data:"))
+        chunk = self._read(block)
+        return chunk if chunk.data else None
+
+    def end(self, *, cut: bool) -> None:
+        """No more bytes.  `cut`: the connection's end was the only sign of it, as it is when an engine dies."""
+        if cut and not self.done:
+            self.problem = ("engine_died", "closed the stream before [DONE]")
+        elif self._splitter.rest.strip():
+            self.problem = ("engine_died", "ended the stream inside an event")
+
+    def _read(self, block: bytes) -> Chunk:
+        chunk, self._first = self._first or Chunk(), None
+        passed = 0
+        for event in events(block):
+            data = data_of(event)
+            if data == b"[DONE]":
+                self.done = chunk.last = True
+            elif data is not None and not self._understand(data, chunk):
+                break
+            passed += len(event)
+        chunk.data = block[:passed]
+        self._flowing = self._flowing or chunk.tokens > 0
+        return chunk
+
+    def _understand(self, data: bytes, chunk: Chunk) -> bool:
+        """Add what one event says to `chunk`; False when it says that the engine failed."""
+        try:
+            event = orjson.loads(data)
+        except ValueError:
+            shown = data[:80].decode(errors="replace")
+            self.problem = ("engine_garbage", f"sent an event that is not JSON: {shown}")
+            return False
+        if not isinstance(event, dict):
+            return True
+        if event.get("error"):
+            self.problem = ("engine_error_event", f"failed in mid-stream: {error_text(data)}")
+            return False
+        chunk.tokens += _carries_content(event)
+        chunk.usage = usage(event.get("usage")) or chunk.usage
+        return True
+
+
+def _may_matter(block: bytes) -> bool:
+    """Whether a block can hold an end, usage or an error.  Inside JSON strings quotes are escaped, so text cannot match."""
+    return (
+        b"[DONE]" in block
+        or b'"error"' in block
+        or b'"usage":{' in block
+        or b'"finish_reason":"' in block
+        or b'"usage": {' in block
+        or b'"finish_reason": "' in block
+    )
+
+
+def _carries_content(event: Mapping[str, Any]) -> int:
+    """1 when the event carries generated text, reasoning or tool arguments, else 0."""
+    choices = event.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
+        if not isinstance(choice, dict):
+            continue
+        if choice.get("text"):
+            return 1
+        delta = choice.get("delta")
+        if isinstance(delta, dict) and any(value for key, value in delta.items() if key != "role"):
+            return 1
+    return 0
+
+
+def usage_of(body: bytes) -> Usage | None:
+    """The usage of a plain answer, found at its end without building the answer.
+
+    >>> usage_of(b'{"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}}')
+    Usage(input=5, output=2, cached=0)
+    """
+    at = body.rfind(b'"usage"')
+    match = _USAGE.match(body, at) if at >= 0 else None
+    try:
+        return usage(orjson.loads(match[1])) if match else None
+    except ValueError:
+        return None
+
+
+def usage(found: object) -> Usage | None:
+    """Token counts of a usage object; None when it is none."""
+    if not isinstance(found, dict):
+        return None
+    details = found.get("prompt_tokens_details") or found.get("input_tokens_details")
+    return Usage(
+        input=_count(found.get("prompt_tokens", found.get("input_tokens"))),
+        output=_count(found.get("completion_tokens", found.get("output_tokens"))),
+        cached=_count(details.get("cached_tokens") if isinstance(details, dict) else 0),
+    )
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def error_text(body: bytes) -> str:
+    """The engine's own words.
+
+    >>> error_text(b'{"error": {"message": "CUDA out of memory"}}'), error_text(b"oops")
+    ('CUDA out of memory', 'oops')
+    """
+    try:
+        found = orjson.loads(body)
+    except ValueError:
+        found = None
+    if isinstance(found, dict):
+        inner = found.get("error")
+        text = inner.get("message") if isinstance(inner, dict) else inner
+        text = text or found.get("message") or found.get("detail")
+        if isinstance(text, str):
+            return text[:ERROR_TEXT_MAX]
+    return body[:ERROR_TEXT_MAX].decode(errors="replace").strip() or "no text"

@@ -1,0 +1,264 @@
+"""The client side of HTTP/1.1 on one TCP connection: send a message, await the head, read the body.
+
+Rules: one answer at a time; the body is handed over in the pieces it came in, joined when several wait; reading from the
+socket stops while more than `BUFFER_BYTES` wait (back-pressure); the silence before the head and between pieces is
+bounded by one shared timer an engine, not by a timer a request.  A connection may be used again only when the answer was
+read to its end and the engine keeps it open.
+
+Deliberately absent: pools and retries (engine.openai), what the bytes mean, proxies, upgrades.
+"""
+
+import asyncio
+import ssl
+from typing import Any, cast
+
+import httptools
+
+from sits.core.ports import World
+from sits.core.units import SECOND
+
+BUFFER_BYTES = 256 * 1024
+ANSWER_BYTES_MAX = 256 * 2**20
+"""A plain answer larger than this is refused: it is held in memory until it is whole."""
+
+
+class ClosedError(Exception):
+    """The connection ended before the answer did.  `garbage`: because it was not HTTP."""
+
+    def __init__(self, text: str, *, garbage: bool = False) -> None:
+        super().__init__(text)
+        self.garbage = garbage
+
+
+class Silence:
+    """Bounds waiting: all waits have the same length, so the first in is the first due and one timer does."""
+
+    def __init__(self, limit_ns: int, world: World) -> None:
+        self.limit_ns = limit_ns
+        self.world = world
+        self._due: dict[asyncio.Future[None], int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, waiter: "asyncio.Future[None]") -> None:
+        """`waiter` fails with TimeoutError unless it is done within the limit."""
+        self._due[waiter] = self.world.now_ns() + self.limit_ns
+        if self._timer is None:
+            self._timer = waiter.get_loop().call_later(self.limit_ns / SECOND, self._expire)
+
+    def end(self, waiter: "asyncio.Future[None]") -> None:
+        """It is done, or given up."""
+        self._due.pop(waiter, None)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now_ns = self.world.now_ns()
+        while self._due:
+            waiter, due_ns = next(iter(self._due.items()))
+            if due_ns > now_ns:
+                rest_s = (due_ns - now_ns) / SECOND
+                self._timer = waiter.get_loop().call_later(rest_s, self._expire)
+                return
+            del self._due[waiter]
+            if not waiter.done():
+                waiter.set_exception(TimeoutError())
+
+
+class Address:
+    """Where an engine listens."""
+
+    def __init__(self, host: str, port: int, netloc: str, tls: bool) -> None:
+        self.host = host
+        self.port = port
+        self.netloc = netloc
+        self.tls = tls
+        self._context: ssl.SSLContext | None = None
+
+    async def connect(self, silence: Silence) -> "Connection":
+        """A new connection.  Raises OSError."""
+        if self.tls and self._context is None:
+            self._context = ssl.create_default_context()
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(
+            lambda: Connection(loop, silence), self.host, self.port, ssl=self._context
+        )
+        return connection
+
+
+class Connection(asyncio.Protocol):
+    """One connection to an engine.
+
+    `status`, `content_type`, `retry_after` are the head's once `head()` has returned; `touched`: some byte of an
+    answer came.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, silence: Silence) -> None:
+        self._loop = loop
+        self._silence = silence
+        self._transport: asyncio.Transport = cast("asyncio.Transport", None)
+        self._waiter: asyncio.Future[None] | None = None
+        self._lost: ClosedError | None = None
+        self._reading = True
+        self._ended = True
+        self._reset()
+
+    def _reset(self) -> None:
+        self._parser: Any = httptools.HttpResponseParser(self)
+        self._pieces: list[bytes] = []
+        self._buffered = 0
+        self._headed = False
+        self._keep = False
+        self._framed = False
+        self.touched = False
+        self.status = 0
+        self.content_type = b""
+        self.retry_after = b""
+
+    # -- for the engine -----------------------------------------------------------------------------------------
+
+    @property
+    def usable(self) -> bool:
+        """Whether a next message can be sent: the last answer is over and the engine keeps the connection."""
+        return self._ended and self._lost is None and not self._transport.is_closing()
+
+    @property
+    def ends_with_connection(self) -> bool:
+        """Whether the answer has no length and no chunks: then its end and the engine's death look the same."""
+        return not self._framed
+
+    def send(self, message: bytes) -> None:
+        """Send a whole request; the answer's reading begins."""
+        self._reset()
+        self._ended = False
+        self._transport.write(message)
+
+    async def head(self) -> None:
+        """Wait for the head of the answer.  Raises ClosedError, TimeoutError."""
+        while not self._headed:
+            if self._lost is not None:
+                raise self._lost
+            await self._wait()
+
+    async def read(self) -> bytes:
+        """The next bytes of the body; empty at its end.  Raises ClosedError, TimeoutError."""
+        while not self._pieces:
+            if self._ended:
+                return b""
+            if self._lost is not None:
+                raise self._lost
+            await self._wait()
+        pieces = self._pieces
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        self._buffered = 0
+        if not self._reading:
+            self._reading = True
+            self._transport.resume_reading()
+        return data
+
+    async def rest(self) -> bytes:
+        """The whole body.  Raises ClosedError, TimeoutError."""
+        parts: list[bytes] = []
+        size = 0
+        while data := await self.read():
+            parts.append(data)
+            size += len(data)
+            if size > ANSWER_BYTES_MAX:
+                raise ClosedError(f"its answer is over {ANSWER_BYTES_MAX} bytes")
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def abort(self) -> None:
+        """Close at once, whatever is under way."""
+        self._transport.abort()
+
+    async def _wait(self) -> None:
+        waiter = self._waiter = self._loop.create_future()
+        self._silence.begin(waiter)
+        try:
+            await waiter
+        finally:
+            self._silence.end(waiter)
+            self._waiter = None
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    # -- from the loop ------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Connected."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the answer; bytes nobody asked for end the connection."""
+        if self._ended:
+            self._lose(ClosedError("it sent bytes without being asked", garbage=True))
+            self._transport.abort()
+            return
+        self.touched = True
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._lose(ClosedError(f"it does not speak HTTP/1.1 ({error})", garbage=True))
+            self._transport.abort()
+            return
+        if self._buffered > BUFFER_BYTES and self._reading:
+            self._reading = False
+            self._transport.pause_reading()
+        if self._headed:
+            self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end of the connection ends an answer that has no other end."""
+        if self._headed and not self._ended and not self._framed and exc is None:
+            self._ended = True
+        self._lose(ClosedError(str(exc) if exc else "the connection was closed"))
+
+    def _lose(self, error: ClosedError) -> None:
+        if self._lost is None:
+            self._lost = error
+        self._wake()
+
+    # -- from llhttp --------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """A second answer nobody asked for: whatever it is, it is not for the next request."""
+        if self._ended:
+            self._lost = ClosedError("it sent more than one answer", garbage=True)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """The few headers that matter here."""
+        if self._headed:
+            return
+        size = len(name)
+        if size == 12 and name.lower() == b"content-type":
+            self.content_type = value
+        elif size == 11 and name.lower() == b"retry-after":
+            self.retry_after = value
+        elif (size == 14 and name.lower() == b"content-length") or (
+            size == 17 and name.lower() == b"transfer-encoding"
+        ):
+            self._framed = True
+
+    def on_headers_complete(self) -> None:
+        """The head is whole; a 1xx is only an announcement of it."""
+        if self._ended:
+            return
+        self.status = self._parser.get_status_code()
+        self._headed = self.status >= 200
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body."""
+        if self._ended:
+            return
+        self._pieces.append(data)
+        self._buffered += len(data)
+
+    def on_message_complete(self) -> None:
+        """The answer is whole."""
+        if self.status < 200 or self._ended:
+            return
+        self._ended = True
+        if not self._parser.should_keep_alive():  # only right inside this call-back
+            self._lost = self._lost or ClosedError("the engine closes after each answer")

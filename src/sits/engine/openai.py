@@ -1,0 +1,207 @@
+"""An OpenAI-compatible server as an Engine: vLLM, SGLang, llama.cpp, a provider, another gateway.
+
+The body goes out as it came in, to `url` + the request's endpoint; `url` may or may not end in `/v1`.  Its answer comes
+back byte for byte: a stream as blocks of whole events, anything else as one chunk.
+
+Rules:
+- 4xx answers (429 too) pass through unchanged, with `Retry-After`; 5xx become an EngineError with the engine's own text.
+- A stream must end as HTTP says; one that ends with its connection must have said `[DONE]`.  An error event in a stream
+  (`{"error": ...}`) is an EngineError, so nobody takes half an answer for a whole one.
+- Closing the iterator closes the connection at once: that is how OpenAI-compatible engines are told to stop.
+- A kept connection that dies before the first byte of an answer had been closed by the engine's idle timer: the request
+  is sent once more on a new one.
+- `first_byte_timeout` bounds the silence before an answer (a plain answer is silent until it is whole), and between two
+  pieces of it.
+
+It marks no inner points of the timeline: what a remote engine does inside is not seen from here, and is left missing.
+
+Deliberately absent: retries across engines (the pipeline's), proxies, HTTP/2, redirects (an engine that redirects is misconfigured).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
+
+from sits.core.errors import ConfigError, EngineError, EngineTimeoutError
+from sits.core.ports import World
+from sits.core.request import Chunk, Request
+from sits.core.timeline import Timeline
+from sits.core.units import SECOND, show_duration
+from sits.engine.answer import StreamReader, error_text, usage_of
+from sits.engine.client import Address, ClosedError, Connection, Silence
+
+POOL_MAX = 256
+"""Idle connections kept; more are closed."""
+
+
+class OpenAIEngine:
+    """Client of one OpenAI-compatible server.
+
+    Args:
+        name: as in the configuration.
+        url: `http(s)://host[:port][/base][/v1]`.
+        api_key: sent as a bearer token when not empty.
+        models: what it serves (for whoever asks; routing has its own list).
+        connect_timeout: ns to a connection; first_byte_timeout: ns of silence.
+        world: the clock.
+
+    Raises:
+        ConfigError: `url` is not one.
+
+    """
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        *,
+        world: World,
+        api_key: str = "",
+        models: tuple[str, ...] = (),
+        connect_timeout: int = 2 * SECOND,
+        first_byte_timeout: int = 60 * SECOND,
+    ) -> None:
+        self.name = name
+        self.url = url
+        self.models = models
+        self.connect_timeout = connect_timeout
+        self.first_byte_timeout = first_byte_timeout
+        self.address, self._base = _address(name, url)
+        self._silence = Silence(first_byte_timeout, world)
+        self._pool: list[Connection] = []
+        self._live: set[Connection] = set()
+        key = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
+        self._fixed = f"Host: {self.address.netloc}\r\n{key}Content-Type: application/json\r\n"
+
+    async def generate(self, request: Request, timeline: Timeline) -> AsyncIterator[Chunk]:
+        """Answer `request`; see the module's rules for what becomes of failures.
+
+        Raises:
+            EngineError: unreachable, dead, garbage, or an answer of 5xx.
+            EngineTimeoutError: silent for too long.
+
+        """
+        connection = await self._send(request)
+        reader = None
+        try:
+            if connection.status < 400 and connection.content_type.startswith(b"text/event-stream"):
+                reader = StreamReader(connection.status, connection.content_type)
+                while data := await connection.read():
+                    chunk = reader.take(data)
+                    if chunk is not None:
+                        yield chunk
+                    if reader.problem is not None:
+                        raise self._failed(*reader.problem)
+                reader.end(cut=connection.ends_with_connection)
+                if reader.problem is not None:
+                    raise self._failed(*reader.problem)
+            else:
+                yield self._whole(connection, await connection.rest())
+        except (ClosedError, TimeoutError) as error:
+            if reader is None or not reader.done:  # else the answer was whole, only its HTTP frame was not
+                raise self._broken(error, "died in mid-answer") from None
+        finally:
+            self._live.discard(connection)
+            self._put_back(connection)
+
+    async def close(self) -> None:
+        """Close all connections; answers under way end with an EngineError."""
+        pool, self._pool = self._pool, []
+        for connection in (*pool, *self._live):
+            connection.abort()
+
+    async def _send(self, request: Request) -> Connection:
+        """A connection on which the request was sent and the head of the answer has come."""
+        message = self._message(request)
+        while True:
+            connection = self._kept()
+            kept = connection is not None
+            if connection is None:
+                connection = await self._connect()
+            self._live.add(connection)
+            try:
+                connection.send(message)
+                await connection.head()
+            except BaseException as error:
+                self._live.discard(connection)
+                connection.abort()
+                if isinstance(error, ClosedError) and kept and not connection.touched:
+                    continue
+                if isinstance(error, ClosedError | TimeoutError):
+                    raise self._broken(error, "gave no answer") from None
+                raise
+            return connection
+
+    def _message(self, request: Request) -> bytes:
+        trace = f"traceparent: {request.traceparent}\r\n" if request.traceparent else ""
+        text = (
+            f"POST {self._base}{request.endpoint} HTTP/1.1\r\n{self._fixed}x-request-id: {request.id}\r\n{trace}"
+            f"Content-Length: {len(request.body)}\r\n\r\n"
+        )
+        return text.encode("latin-1") + request.body
+
+    def _kept(self) -> Connection | None:
+        while self._pool:
+            connection = self._pool.pop()
+            if connection.usable:
+                return connection
+        return None
+
+    async def _connect(self) -> Connection:
+        try:
+            async with asyncio.timeout(self.connect_timeout / SECOND):
+                return await self.address.connect(self._silence)
+        except TimeoutError:
+            shown = show_duration(self.connect_timeout)
+            raise self._failed("engine_unreachable", f"did not accept a connection in {shown}") from None
+        except OSError as error:  # TLS failures are OSErrors too
+            raise self._failed("engine_unreachable", f"cannot be reached: {error}") from None
+
+    def _put_back(self, connection: Connection) -> None:
+        if connection.usable and len(self._pool) < POOL_MAX:
+            self._pool.append(connection)
+        else:
+            connection.abort()
+
+    def _whole(self, connection: Connection, body: bytes) -> Chunk:
+        """The one chunk of a plain answer, or the error it stands for."""
+        status = connection.status
+        if status >= 500:
+            raise self._failed(f"engine_{status}", f"answered {status}: {error_text(body)}")
+        chunk = Chunk(data=body, last=True, status=status, content_type=connection.content_type)
+        if status >= 400:
+            chunk.retry_after = connection.retry_after
+        else:
+            chunk.usage = usage_of(body)
+            chunk.tokens = max(1, chunk.usage.output) if chunk.usage else 1
+        return chunk
+
+    def _broken(self, error: ClosedError | TimeoutError, when: str) -> EngineError:
+        if isinstance(error, ClosedError):
+            return self._failed("engine_garbage" if error.garbage else "engine_died", f"{when}: {error}")
+        shown = show_duration(self.first_byte_timeout)
+        text = f"engine {self.name!r} at {self.url} was silent for {shown}"
+        return EngineTimeoutError(text, code="engine_timeout")
+
+    def _failed(self, code: str, what: str) -> EngineError:
+        return EngineError(f"engine {self.name!r} at {self.url} {what}", code=code)
+
+
+def _address(name: str, url: str) -> tuple[Address, str]:
+    """Where to connect, and the path in front of the endpoints."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
+        raise ConfigError(
+            f"engine {name!r}: {url!r} is not an http(s) URL",
+            field="url",
+            value=url,
+            hint="like http://10.0.0.7:8000/v1",
+        )
+    tls = parts.scheme == "https"
+    base = parts.path.rstrip("/").removesuffix("/v1")
+    netloc = parts.netloc.rpartition("@")[2]
+    return Address(parts.hostname, port or (443 if tls else 80), netloc, tls), base

@@ -1,0 +1,85 @@
+"""Server-sent events without I/O: bytes in any split in, whole events out, byte for byte.
+
+An event ends at an empty line.  Lines end in LF or CRLF; a lone CR, which the standard also allows and no engine
+sends, is not taken for a line end.  `feed` returns all whole events it has as *one* block, because a gateway passes
+blocks on and need not cut them; `events` cuts a block for those who look inside.
+
+Rule: the concatenation of all blocks and `rest` is the concatenation of all input; an event longer than `limit`
+bytes is an error, so a stream without an empty line cannot fill the memory.
+
+Deliberately absent: `id:`, `retry:` and named events; OpenAI-compatible engines send data only.
+Source: WHATWG HTML, "Server-sent events", 9.2.6.
+"""
+
+import re
+
+from sits.core.errors import EngineError
+
+EVENT_LIMIT = 16 * 2**20
+_END = re.compile(rb"\n\r?\n")
+
+
+class SseSplitter:
+    """Holds what is not yet a whole event."""
+
+    __slots__ = ("limit", "rest")
+
+    def __init__(self, limit: int = EVENT_LIMIT) -> None:
+        self.limit = limit
+        self.rest = b""
+
+    def feed(self, data: bytes) -> bytes:
+        r"""The block of whole events that `data` completes; empty when it completes none.
+
+        >>> splitter = SseSplitter()
+        >>> splitter.feed(b"data: a\n\ndata: b\n"), splitter.feed(b"\ndata")
+        (b'data: a\n\n', b'data: b\n\n')
+
+        Raises:
+            EngineError: an event is over the limit.
+
+        """
+        if self.rest:
+            data = self.rest + data
+        elif data.endswith(b"\n\n"):
+            return data
+        cut = max(data.rfind(b"\n\n") + 2, data.rfind(b"\n\r\n") + 3)
+        if cut < 3 and not data.startswith(b"\n\n"):
+            cut = 0
+        self.rest = data[cut:]
+        if len(self.rest) > self.limit:
+            raise EngineError(f"a server-sent event is over {self.limit} bytes", code="engine_garbage")
+        return data[:cut]
+
+
+def events(block: bytes) -> list[bytes]:
+    r"""The events of a block as they are, each with the empty line that ends it.
+
+    >>> events(b"data: a\n\ndata: b\r\n\r\n")
+    [b'data: a\n\n', b'data: b\r\n\r\n']
+    """
+    found, start = [], 0
+    for end in _END.finditer(block):
+        found.append(block[start : end.end()])
+        start = end.end()
+    if start < len(block):
+        found.append(block[start:])
+    return found
+
+
+def data_of(event: bytes) -> bytes | None:
+    r"""The data of one event: its data lines joined by LF; None when it has none (a comment).
+
+    >>> data_of(b"data: a\r\ndata:b\r\n\r\n"), data_of(b": ping\n\n")
+    (b'a\nb', None)
+    """
+    lines = [_value(line) for line in event.split(b"\n") if line.startswith(b"data")]
+    data = [line for line in lines if line is not None]
+    return b"\n".join(data) if data else None
+
+
+def _value(line: bytes) -> bytes | None:
+    name, colon, value = line.removesuffix(b"\r").partition(b":")
+    if name != b"data":
+        return None
+    return value.removeprefix(b" ") if colon else b""

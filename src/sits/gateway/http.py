@@ -1,0 +1,285 @@
+"""The server side of HTTP/1.1 without I/O: bytes in, events out; answers as bytes.
+
+`HttpReader.feed` takes bytes as they come, in any split, and returns what they complete: an `Incoming` request, a
+`Continue` wish, or one `Refusal`, after which the connection is to be closed.  llhttp (httptools) tokenises; this
+file adds what a gateway must be strict about:
+
+- exactly one way to know where a body ends: `Content-Length` together with `Transfer-Encoding`, two lengths, or a coding
+  other than `chunked` are refused (RFC 9112, 6.1 and 6.3: request smuggling);
+- a head larger than `header_limit` is refused, and so are trailers and chunk extensions without progress;
+- a body over `body_limit` is refused by its declared length before it is read, and while chunks arrive;
+- HTTP/1.1 needs exactly one `Host`; `Expect` other than `100-continue` is refused; trailers never become headers.
+
+Pipelined requests come out in order; answering in order is the connection's business.  The reader never looks at a
+clock: the time of the first byte of a request is the time its caller passes in.
+
+Deliberately absent: HTTP/2, upgrades (ignored, as RFC 9110 allows), content codings, and routing.
+"""
+
+from collections.abc import Iterable
+from http import HTTPStatus
+
+import httptools
+import orjson
+
+from sits.core.errors import CallerError, SitsError
+
+REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
+LAST_CHUNK = b"0\r\n\r\n"
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_STATUS_LINES = {code: b"HTTP/1.1 %d %s\r\n" % (code, reason) for code, reason in REASONS.items()}
+_BODYLESS = (b"GET", b"HEAD", b"DELETE", b"OPTIONS")
+
+
+class ProtocolError(CallerError):
+    """The bytes are not the HTTP we take; `status` says which kind of not."""
+
+    def __init__(self, status: int, message: str, code: str = "bad_http") -> None:
+        super().__init__(message, code=code)
+        self.status = status
+
+
+class Incoming:
+    """A complete request.  `headers` are lower-case names; `recv_ns` is when its first byte came."""
+
+    __slots__ = ("body", "headers", "keep_alive", "method", "recv_ns", "target", "version")
+
+    def __init__(
+        self, method: bytes, target: bytes, version: str, headers: dict[bytes, bytes], recv_ns: int
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.version = version
+        self.headers = headers
+        self.recv_ns = recv_ns
+        self.body = b""
+        self.keep_alive = True
+
+    @property
+    def path(self) -> bytes:
+        """The target without query and without scheme and authority."""
+        path = self.target.partition(b"?")[0]
+        if path[:1] != b"/" and b"://" in path:
+            return b"/" + path.partition(b"://")[2].partition(b"/")[2]
+        return path
+
+
+class Continue:
+    """The client waits for `100 Continue` before it sends the body."""
+
+
+class Refusal:
+    """The connection cannot go on: answer `error`, then close.  `request` is the head, when it was understood."""
+
+    def __init__(self, error: ProtocolError, request: Incoming | None, recv_ns: int) -> None:
+        self.error = error
+        self.request = request
+        self.recv_ns = recv_ns
+
+
+Event = Incoming | Continue | Refusal
+
+
+class HttpReader:
+    """One connection's incoming side."""
+
+    def __init__(self, header_limit: int, body_limit: int) -> None:
+        self.header_limit = header_limit
+        self.body_limit = body_limit
+        self._parser = httptools.HttpRequestParser(self)
+        self._events: list[Event] = []
+        self._now_ns = 0
+        self._recv_ns = 0
+        self._error: ProtocolError | None = None
+        self._dead = False
+        self._in_head = True
+        self._raw = 0
+        self._progress = False
+        self._begin()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing of a next request has arrived yet."""
+        return self._in_head and not self._raw
+
+    def feed(self, data: bytes, now_ns: int = 0) -> list[Event]:
+        """The events `data` completes, in order.  After a `Refusal` nothing more comes out."""
+        if self._dead:
+            return []
+        self._now_ns = now_ns
+        events: list[Event] = []
+        self._events = events
+        try:
+            while data:
+                piece = self._next_piece(data)
+                self._parser.feed_data(piece)
+                data = data[len(piece) :] if len(piece) < len(data) else b""
+                self._check_raw(len(piece))
+        except ProtocolError as error:
+            self._refuse(error)
+        except httptools.HttpParserUpgrade:
+            self._dead = True  # we do not switch: the request itself is answered, and nothing may follow it
+        except httptools.HttpParserCallbackError as error:
+            self._refuse(self._error or ProtocolError(400, f"not HTTP/1.1: {error.__context__ or error}"))
+        except httptools.HttpParserError as error:
+            self._refuse(self._error or ProtocolError(400, f"not HTTP/1.1: {error}"))
+        return events
+
+    # -- limits on what llhttp would collect without end -------------------------------------------------------
+
+    def _next_piece(self, data: bytes) -> bytes:
+        """So much of `data` that an endless head or trailer is noticed at the limit and not after it."""
+        room = self.header_limit - self._raw
+        return data if len(data) <= room else data[: max(1, room)]
+
+    def _check_raw(self, fed: int) -> None:
+        """Count bytes that made no progress: a head still open, or framing without body."""
+        if self._progress:
+            self._progress = False
+            self._raw = 0
+            return
+        self._raw += fed
+        if self._raw >= self.header_limit:
+            what = "the request's head is" if self._in_head else "trailers or chunk extensions are"
+            raise ProtocolError(431, f"{what} over {self.header_limit} bytes", "header_too_large")
+
+    # -- call-backs of llhttp -----------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """First byte of a request (llhttp skips empty lines before it)."""
+        self._begin()
+        self._recv_ns = self._now_ns
+
+    def _begin(self) -> None:
+        self._url: list[bytes] = []
+        self._headers: dict[bytes, bytes] = {}
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+        self._request: Incoming | None = None
+        self._in_head = True
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the target."""
+        self._url.append(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header, complete.  Those after the head are trailers and are dropped."""
+        if not self._in_head:
+            return
+        name = name.lower()
+        if name in self._headers:
+            if name in (b"host", b"content-length", b"transfer-encoding"):
+                self._fail(400, f"more than one {name.decode()} header")
+            value = self._headers[name] + b", " + value
+        self._headers[name] = value
+
+    def on_headers_complete(self) -> None:
+        """The head is whole: decide whether to read on."""
+        self._in_head = False
+        self._progress = True
+        headers = self._headers
+        request = Incoming(
+            self._parser.get_method(),
+            b"".join(self._url),
+            self._parser.get_http_version(),
+            headers,
+            self._recv_ns,
+        )
+        self._request = request
+        if request.version not in ("1.1", "1.0"):
+            self._fail(505, f"HTTP/{request.version} is not served here")
+        if b"host" not in headers and request.version == "1.1":
+            self._fail(400, "no Host header")
+        if self._parser.should_upgrade() and request.method not in _BODYLESS:
+            self._fail(501, "protocol upgrades are not served; send the request without Upgrade")
+        self._check_framing(request)
+        expect = headers.get(b"expect")
+        if expect is not None:
+            if expect.lower() != b"100-continue":
+                self._fail(417, "the only expectation known is 100-continue")
+            self._events.append(Continue())
+
+    def _check_framing(self, request: Incoming) -> None:
+        length, coding = request.headers.get(b"content-length"), request.headers.get(b"transfer-encoding")
+        if coding is not None:
+            if length is not None:
+                self._fail(400, "both Content-Length and Transfer-Encoding")
+            if coding.lower() != b"chunked" or request.version == "1.0":
+                self._fail(501, "the only transfer coding known is chunked, in HTTP/1.1")
+        elif length is not None:
+            if not length.isdigit():
+                self._fail(400, "Content-Length is not a number")
+            if int(length) > self.body_limit:
+                self._fail_too_large(int(length))
+        elif request.method not in _BODYLESS:
+            self._fail(411, "no Content-Length", "length_required")
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body."""
+        self._progress = True
+        self._body_bytes += len(data)
+        if self._body_bytes > self.body_limit:
+            self._fail_too_large(self._body_bytes)
+        self._body.append(data)
+
+    def on_message_complete(self) -> None:
+        """The request is whole."""
+        request = self._request
+        assert request is not None
+        self._progress = True
+        body = self._body
+        request.body = body[0] if len(body) == 1 else b"".join(body)
+        # llhttp's answer is only right inside this call-back
+        request.keep_alive = self._parser.should_keep_alive() and not self._parser.should_upgrade()
+        self._events.append(request)
+        self._begin()
+        self._progress = True
+
+    # -- ways to fail -------------------------------------------------------------------------------------------
+
+    def _fail(self, status: int, message: str, code: str = "bad_http") -> None:
+        self._error = ProtocolError(status, message, code)
+        raise self._error
+
+    def _fail_too_large(self, size: int) -> None:
+        shown = f"the body is {size} bytes or more, over the limit of {self.body_limit}"
+        self._fail(413, shown, "body_too_large")
+
+    def _refuse(self, error: ProtocolError) -> None:
+        self._dead = True
+        self._events[:] = [event for event in self._events if isinstance(event, Incoming)]
+        self._events.append(Refusal(error, self._request, self._recv_ns or self._now_ns))
+
+
+def head(
+    status: int,
+    content_type: bytes,
+    *,
+    length: int | None,
+    headers: Iterable[tuple[bytes, bytes]] = (),
+    close: bool = False,
+    chunked: bool = True,
+) -> bytes:
+    """The head of an answer: `length` bytes of body, or (None) chunks, or (not `chunked`) until the connection ends."""
+    parts = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d Status\r\n" % status, b"content-type: ", content_type]
+    for name, value in headers:
+        parts += (b"\r\n", name, b": ", value)
+    if length is not None:
+        parts.append(b"\r\ncontent-length: %d" % length)
+    elif chunked:
+        parts.append(b"\r\ntransfer-encoding: chunked")
+    if close:
+        parts.append(b"\r\nconnection: close")
+    parts.append(b"\r\n\r\n")
+    return b"".join(parts)
+
+
+def chunk(data: bytes) -> bytes:
+    """One chunk of a chunked body; empty data is no chunk, because an empty one would end the body."""
+    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+
+
+def error_answer(error: SitsError, *, close: bool, headers: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
+    """A whole answer that says what was wrong, as OpenAI-shaped JSON."""
+    body = orjson.dumps(error.body())
+    return head(error.status, b"application/json", length=len(body), headers=headers, close=close) + body

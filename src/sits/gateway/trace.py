@@ -1,0 +1,42 @@
+"""Identities of a request: its id, which answers carry as decision id, and its W3C trace context.
+
+Rules: ids are 32 hex digits, unique within a process and different after a restart; a valid `traceparent` is continued
+(same trace, our own span as the parent of what follows), anything else starts a new trace whose id is the request's.
+Source: W3C Trace Context, level 1.  An id costs a multiplication, not a UUID.
+
+Deliberately absent: `tracestate` and sampling decisions (the flags of the caller are kept, our own traces are sampled).
+"""
+
+import re
+
+from sits.core.ports import World
+
+_ODD = 0x9E3779B97F4A7C15F39CC0605CEDC835
+_MASK = (1 << 128) - 1
+_PARENT = re.compile(
+    rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})(?:-.*)?"
+)
+
+
+class Ids:
+    """A counter that looks random: an odd multiple is a bijection on 128 bits, so no two are equal."""
+
+    def __init__(self, world: World) -> None:
+        drawn = int.from_bytes(world.rng("request-ids").bytes(8), "big")
+        self._next = (drawn << 64) ^ world.wall_ns()
+
+    def new(self) -> str:
+        """The next request id."""
+        self._next += 1
+        return f"{self._next * _ODD & _MASK:032x}"
+
+
+def continued(traceparent: bytes | None, request_id: str) -> str:
+    """The `traceparent` to send on.
+
+    >>> continued(None, "0af7651916cd43dd8448eb211c80319c")
+    '00-0af7651916cd43dd8448eb211c80319c-8448eb211c80319c-01'
+    """
+    match = _PARENT.fullmatch(traceparent) if traceparent is not None else None
+    trace, flags = (match[1].decode(), match[2].decode()) if match else (request_id, "01")
+    return f"00-{trace}-{request_id[16:]}-{flags}"
