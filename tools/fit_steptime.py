@@ -449,8 +449,8 @@ figures. Kernel figures are *fitted* (relative non-negative least squares); whol
 
 **Read this first.** Derived step times are those of kernels that run back to back. Nearly every whole-model measurement
 we have is slower. Two reasons are visible below: those engines are of 2023-24, with host work and launches that did not hide
-behind the device, and an independent profile finds the same GEMMs 12 to 23 % slower than the one we fitted. Use derived figures to compare configurations; for absolute
-predictions calibrate a `StepTime` from the engine's own log.
+behind the device, and against an independent profile the fitted GEMMs are {low:.0f} to {high:.0f} % too fast. Use derived figures to
+compare configurations; for absolute predictions give a `StepTime` with figures of your own engine.
 """
 
 
@@ -476,15 +476,16 @@ def render_report(data: Path, cards: Cards, residuals: Residuals) -> str:
     for card, model, tp, batch, _, predicted, measured in generations:
         grouped[card, model, tp, batch].append((predicted, measured))
     errors = ["{:+.0f} %"] * 3
+    layers = check_layer_gemms(data, cards)
     parts = [
-        INTRO,
+        INTRO.format(low=min(-r[4] for r in layers), high=max(-r[4] for r in layers)),
         "## Fits, on their own data\n",
         markdown(
             ("GPU", "fit", "points", "MAPE", "P90", "max", "bias"), residuals.rows,
             ("{}", "{}", "{}", "{:.1f} %", "{:.1f} %", "{:.0f} %", "{:+.1f} %"),
         ),
         "## Held out: products of a Llama-2-70B layer, profiled by others (vidur)\n",
-        markdown(("GPU", "TP", "points", "MAPE", "bias"), check_layer_gemms(data, cards), ("{}", "{}", "{}", "{:.1f} %", "{:+.1f} %")),
+        markdown(("GPU", "TP", "points", "MAPE", "bias"), layers, ("{}", "{}", "{}", "{:.1f} %", "{:+.1f} %")),
         "## Held out: Llama-2-70B prompt and token times (splitwise-sim)\n",
         (
             "The engine is of 2023 and launched every kernel from Python: its token time does not fall from TP 4 to TP 8, so it is the host that\n"
@@ -501,7 +502,7 @@ def render_report(data: Path, cards: Cards, residuals: Residuals) -> str:
             "N prompt tokens in, N tokens out, N of 128 to 2048; batches whose KV cache may not have fitted are left out as far as we can tell\n"
             "(Llama-2-70B on four A100 with batch 16 at 512 tokens and more evidently did not fit and stayed in). The A100 there has, to our\n"
             "knowledge, 40 GB of slower memory (1.56 TB/s against 2.04), which alone makes decoding 31 % slower; vLLM is of 2024, before its V1\n"
-            "engine: the shortfall at TP 4 on 7-8B models (50 %, about 3 ms a step) is host work, of which `overhead_us` counts 0.3 ms.\n"
+            "engine: the shortfall of 7-8B models at TP 4 on H100 (about 50 %, 3 ms a step) we read as host work, of which `overhead_us` counts 0.3 ms.\n"
         ),
         markdown(
             ("GPU", "model", "TP", "batch", "runs", "median error", "lowest", "highest"),

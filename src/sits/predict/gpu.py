@@ -161,5 +161,5 @@ def find_gpu(name: str) -> GpuFigures:
         f"no kernel figures for GPU {name!r}",
         field="gpu",
         value=name,
-        hint=f"known: {known}; calibrate a StepTime from your engine's own log instead",
+        hint=f"known: {known}; or give a StepTime with figures of your own engine",
     )
