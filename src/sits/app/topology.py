@@ -20,7 +20,7 @@ import msgspec
 from sits.core.fleet import EmulatedEngine, Fleet, Node, OpenAIEngine
 from sits.core.units import show_duration
 
-WIDTH = 440
+WIDTH = 380
 MAX_NODES = 6
 MAX_SERVERS = 12
 GAP, PAD = 10, 8
@@ -28,9 +28,9 @@ GPU_HEIGHT, ENGINE_HEIGHT, LINK_HEIGHT, HOST_HEIGHT = 24, 34, 46, 26
 CHAR_WIDTH = 6.1
 
 CSS = """
-.tp text{font:11px system-ui,-apple-system,"Segoe UI",Roboto,Arial,sans-serif;fill:var(--ink,#1c1f23)}
+.tp text{font-family:var(--font,Arial,sans-serif);font-size:11px;fill:var(--ink,#1c1f23)}
 .tp .tp-small{font-size:10px;fill:var(--muted,#5b6470)}
-.tp .tp-strong{font-weight:650}
+.tp .tp-strong{font-weight:bold}
 .tp rect{stroke:var(--line,#c9ced4);fill:var(--bg,#fff)}
 .tp .tp-node{fill:var(--panel,#f5f6f7)}
 .tp .tp-numa{fill:none;stroke-dasharray:3 3}
@@ -41,8 +41,8 @@ CSS = """
 .tp .tp-pin.tp-remote{stroke:var(--warn,#b34700);stroke-width:1.6}
 .tp path{fill:none;stroke:var(--muted,#5b6470);stroke-width:1.4}
 .tp path.tp-remote{stroke:var(--warn,#b34700);stroke-width:2.4}
-.tp text.tp-remote{fill:var(--warn,#b34700);font-weight:650}
-.tp .tp-diff{fill:var(--changed,#0f6a9c);font-weight:650;text-decoration:underline;text-decoration-thickness:1px;text-underline-offset:2px}
+.tp text.tp-remote{fill:var(--warn,#b34700);font-weight:bold}
+.tp .tp-diff{fill:var(--changed,#0f6a9c);font-weight:bold;text-decoration:underline;text-decoration-thickness:1px;text-underline-offset:2px}
 """.strip()
 
 
@@ -290,8 +290,7 @@ def _link(
     remote = any(_numa(node, gpu) != engine.cpu_numa for gpu in engine.gpus)
     pin_width = max(26.0, len(engine.name[:8]) * CHAR_WIDTH + 12)
     end_box = home.x + home.width - 12 - (pins[home.numa] + 1) * (pin_width + 4)
-    if end_box < home.x + 78:
-        end_box = home.x + 78
+    end_box = max(end_box, home.x + 78)
     pins[home.numa] += 1
     end = end_box + pin_width / 2
     kind = "tp-remote" if remote else "tp-local"
@@ -302,13 +301,10 @@ def _link(
     drawing.text(end, host_top + 17, fit(engine.name, pin_width), "tp-diff" if moved else "", "middle")
     rate = f"{(node.link.remote if remote else node.link.local) / 1e9:.3g} GB/s"
     toward = end < start
-    drawing.text(
-        start + (7 if toward else -7),
-        y + 15,
-        f"{rate} across NUMA" if remote else rate,
-        "tp-remote" if remote else "tp-small",
-        "start" if toward else "end",
-    )
+    x, anchor = (start + 7, "start") if toward else (start - 7, "end")
+    drawing.text(x, y + 15, rate, "tp-remote" if remote else "tp-small", anchor)
+    if remote:
+        drawing.text(x, y + 28, "across NUMA", "tp-remote tp-small", anchor)
 
 
 def _servers(drawing: _Drawing, y: float, fleet: Fleet, other: Fleet | None) -> float:

@@ -5,14 +5,12 @@ The savings of single fixes are not drawn on top of one another: fixes that drai
 their sum is told in words beside what they really save together.
 """
 
-from collections.abc import Sequence
-
 import msgspec
 
 from sits.app.report import numbers, svg
 from sits.core.report import Ablation, Report
 
-ROW_HEIGHT = 26
+ROW_HEIGHT, BLEED = 30, 8
 
 
 class AblationRow(msgspec.Struct, frozen=True):
@@ -55,7 +53,9 @@ def ablation(report: Report) -> AblationView | None:
     joint = next((row.saved.value for row in rows if row.saved is not None and kind(row) == "all"), None)
     return AblationView(
         rows=tuple(_row(row, start, scale, decimals, report) for row in rows),
-        axis=_axis(scale, start, report),
+        axis=svg.axis(
+            scale, marked=[(report.objective_ms, f"{numbers.number(report.objective_ms)} objective")]
+        ),
         level=numbers.level(rows[0].p99),
         sum_single=numbers.number(sum(singles)) if len(singles) > 1 and joint is not None else "",
         joint=numbers.number(joint) if joint is not None else "",
@@ -107,17 +107,9 @@ def _lane(row: Ablation, start: float, scale: svg.Scale, report: Report, *, unsu
     marks.append(svg.whisker(scale, row.p99.low, row.p99.high, int(middle), shown))
     marks.append(svg.element("circle", cx=scale.at(row.p99.value), cy=middle, r=4, class_=f"dot {shown}"))
     return svg.lane(
-        scale, marks, height=ROW_HEIGHT, lines=[(start, "start"), (report.objective_ms, "objective")]
+        scale,
+        marks,
+        height=ROW_HEIGHT,
+        lines=[(start, "start"), (report.objective_ms, "objective")],
+        bleed=BLEED,
     )
-
-
-def _axis(scale: svg.Scale, start: float, report: Report) -> str:
-    gap = (scale.high - scale.low) * 0.07
-    fixed = (report.objective_ms, start)
-    labels: Sequence[tuple[float, str, str]] = [
-        (tick, numbers.number(tick) + (" ms" if tick == 0 else ""), "")
-        for tick in scale.ticks()
-        if all(abs(tick - one) > gap for one in fixed)
-    ]
-    objective = (report.objective_ms, f"{numbers.number(report.objective_ms)} objective", "objective")
-    return svg.axis(scale, [*labels, objective])

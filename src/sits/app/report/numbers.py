@@ -48,9 +48,9 @@ def fixed(value: float, decimals: int) -> str:
 
 
 def decimals_for(values: Iterable[float]) -> int:
-    """Decimals of a column, from its largest figure: about four significant digits."""
+    """Decimals of a column, from its largest figure: small figures of a long column must still be seen."""
     largest = max((abs(value) for value in values), default=0.0)
-    return 0 if largest >= 10_000 else 1 if largest >= 10 else 2 if largest >= 1 else 3
+    return 0 if largest >= 1e6 else 1 if largest >= 10 else 2 if largest >= 1 else 3
 
 
 def signed(value: float, decimals: int) -> str:

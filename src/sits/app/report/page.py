@@ -14,7 +14,7 @@ from sits.app.report.matrix import matrix
 from sits.app.report.spectrum import spectrum
 from sits.app.report.tail import tail
 from sits.app.report.timeline import timeline
-from sits.app.report.verdict import verdict
+from sits.app.report.verdict import METRICS, verdict
 from sits.app.report.waterfall import pairs
 from sits.app.topology import topology_svg
 from sits.core.finding import Evidence, Finding
@@ -61,7 +61,9 @@ def _context(report: Report) -> dict[str, Any]:
         "topologies": _topologies(report),
         "latencies": _latencies(report),
         "layers": stages.LAYERS,
-        "facts": [(key, _fact(value)) for key, value in report.facts.items() if _is_plain(value)],
+        "facts": [
+            (stages.words(key), _fact(value)) for key, value in report.facts.items() if _is_plain(value)
+        ],
     }
 
 
@@ -121,7 +123,7 @@ def _latencies(report: Report) -> list[dict[str, str]]:
         {
             "kind": kind,
             "label": label,
-            "metric": one.metric,
+            "metric": METRICS.get(one.metric, stages.words(one.metric)),
             "n": numbers.count(one.n),
             "mean": numbers.fixed(one.mean_ms, 0 if one.p99.value >= 100 else 2),
             "p50": numbers.fixed(one.p50_ms, 0 if one.p99.value >= 100 else 2),
@@ -131,6 +133,7 @@ def _latencies(report: Report) -> list[dict[str, str]]:
             "max": numbers.fixed(one.max_ms, 0 if one.p99.value >= 100 else 2),
         }
         for kind, label, one in every
+        if one.n
     ]
 
 

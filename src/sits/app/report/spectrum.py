@@ -11,7 +11,7 @@ import msgspec
 from sits.app.report import numbers, svg
 from sits.core.report import HeatMap
 
-CELL_WIDTH, CELL_HEIGHT = 34.0, 20.0
+MAP_WIDTH, CELL_HEIGHT = 340.0, 22.0
 LEFT, BOTTOM, TOP = 46.0, 36.0, 6.0
 
 
@@ -27,8 +27,8 @@ class Spectrum(msgspec.Struct, frozen=True):
 
 
 def spectrum(data: HeatMap | None) -> Spectrum | None:
-    """The view of a spectrum; None where there is none or nothing was counted."""
-    if data is None or not any(map(any, data.slow)) and not any(map(any, data.rest)):
+    """The view of a spectrum; None where there is none or nothing was counted.  Counts are `[x][y]`."""
+    if data is None or not any(map(any, (*data.slow, *data.rest))):
         return None
     return Spectrum(
         slow=_map(data, data.slow, "slow"),
@@ -44,11 +44,11 @@ def _map(data: HeatMap, counts: Sequence[Sequence[float]], kind: str) -> str:
     columns, rows = len(data.x_edges) - 1, len(data.y_edges) - 1
     largest = max((count for row in counts for count in row), default=0.0) or 1.0
     total = sum(map(sum, counts)) or 1.0
-    width, height = LEFT + columns * CELL_WIDTH + 14, TOP + rows * CELL_HEIGHT + BOTTOM
+    width, height = LEFT + MAP_WIDTH + 14, TOP + rows * CELL_HEIGHT + BOTTOM
     marks = [
         _cell(data, count, row, column, (count / largest) ** 0.5, total, kind)
-        for row, line in enumerate(counts)
-        for column, count in enumerate(line)
+        for column, line in enumerate(counts)
+        for row, count in enumerate(line)
     ]
     marks += _labels(data, columns, rows)
     label = f"{kind} requests by {data.x_name} and {data.y_name}"
@@ -58,7 +58,7 @@ def _map(data: HeatMap, counts: Sequence[Sequence[float]], kind: str) -> str:
 
 
 def _cell(data: HeatMap, count: float, row: int, column: int, tint: float, total: float, kind: str) -> str:
-    rows = len(data.y_edges) - 1
+    rows, cell_width = len(data.y_edges) - 1, MAP_WIDTH / (len(data.x_edges) - 1)
     where = (
         f"{data.x_name} {_edge(data.x_edges[column])}–{_edge(data.x_edges[column + 1])}, "
         f"{data.y_name} {_edge(data.y_edges[row])}–{_edge(data.y_edges[row + 1])}"
@@ -66,9 +66,9 @@ def _cell(data: HeatMap, count: float, row: int, column: int, tint: float, total
     return svg.element(
         "rect",
         svg.title(f"{where}: {numbers.count(count)} requests, {numbers.percent(count / total)}"),
-        x=LEFT + column * CELL_WIDTH,
+        x=LEFT + column * cell_width,
         y=TOP + (rows - 1 - row) * CELL_HEIGHT,
-        width=CELL_WIDTH - 1,
+        width=cell_width - 1,
         height=CELL_HEIGHT - 1,
         class_=f"cell {kind}" if count else "cell empty",
         fill_opacity=f"{tint:.3f}" if count else None,
@@ -81,7 +81,7 @@ def _labels(data: HeatMap, columns: int, rows: int) -> list[str]:
     marks = [
         svg.text(
             _edge(data.x_edges[at]),
-            x=LEFT + at * CELL_WIDTH,
+            x=LEFT + at * MAP_WIDTH / columns,
             y=base + 14,
             text_anchor="middle",
             class_="tick",
@@ -98,10 +98,9 @@ def _labels(data: HeatMap, columns: int, rows: int) -> list[str]:
         )
         for at in range(0, rows + 1, max(1, -(-rows // 8)))
     ]
-    return marks + [
-        svg.text(
-            data.x_name, x=LEFT + columns * CELL_WIDTH, y=base + 31, text_anchor="end", class_="tick name"
-        )
+    return [
+        *marks,
+        svg.text(data.x_name, x=LEFT + MAP_WIDTH, y=base + 31, text_anchor="end", class_="tick name"),
     ]
 
 

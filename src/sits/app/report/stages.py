@@ -13,21 +13,29 @@ AFTER_FIRST_TOKEN = frozenset({"decode", "send"})
 
 _BY_STAGE = {point.stage: point for point in BREAKPOINTS[1:]}
 
+ABBREVIATIONS = {
+    word.lower(): word
+    for word in ("KV", "NUMA", "PCIe", "GPU", "CPU", "LoRA", "TTFT", "E2E", "P50", "P95", "P99", "HTTP", "TP")
+}
+
 EXACTNESS = {
     "measured": "timestamps of this request",
     "derived": "computed from other timestamps",
     "sampled": "taken from a sample of steps",
-    "missing": "no timestamp; time kept, cause unknown",
+    "missing": "no timestamp",
+    UNATTRIBUTED: "time that no stage explains",
 }
 
 
 def words(stage: str) -> str:
     """The stage in words: underscores are for programs, except in the breakpoints of an unattributed stretch.
 
-    >>> words("engine_queue"), words("unattributed (kv_ready..launch)")
-    ('engine queue', 'unattributed (kv_ready..launch)')
+    >>> words("kv_restore"), words("unattributed (kv_ready..launch)")
+    ('KV restore', 'unattributed (kv_ready..launch)')
     """
-    return stage if is_unattributed(stage) else stage.replace("_", " ")
+    if is_unattributed(stage):
+        return stage
+    return " ".join(ABBREVIATIONS.get(word, word) for word in stage.split("_"))
 
 
 def explain(stage: str) -> str:

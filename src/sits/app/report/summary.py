@@ -1,11 +1,151 @@
-"""The report in a terminal: what an engineer needs before opening the page.
+"""The report in a terminal: what an engineer needs before opening the page, on about one screen.
 
-Plain text by default; colour only where the caller says the output is a terminal.
+Plain text of at most `width` columns; figures are aligned on the right.  `colour` adds ANSI escapes and changes
+no character besides: a log file and a terminal read the same.  Control characters in a report's own texts are
+shown, not sent to the terminal.
 """
 
+from collections.abc import Iterable, Sequence
+from textwrap import wrap
+
+from sits.app.report import numbers, stages
+from sits.app.report.ablation import kind
+from sits.app.report.data import check_finite
+from sits.app.report.page import ranked_findings
+from sits.app.report.verdict import METRICS, account, verdict
+from sits.core.finding import Finding, Interval
 from sits.core.report import Report
+
+TOP_STAGES = 5
+ESCAPES = {"bold": "1", "dim": "2", "before": "33", "after": "36", "good": "32", "bad": "31"}
+STATE_STYLE = {"met": "good", "missed": "bad", "unproven": "before"}
 
 
 def summary_text(report: Report, *, colour: bool = False, width: int = 100) -> str:
-    """A summary of about one screen, ending in a newline."""
-    return report.headline + "\n"
+    """The summary, ending in a newline.
+
+    Raises:
+        BugError: a figure is NaN or infinite.
+
+    """
+    check_finite(report)
+    paint = _Paint(colour=colour)
+    blocks = [
+        _head(report, paint, width),
+        _causes(report, paint, width),
+        _fixes(report, paint, width),
+        _tail(report, paint),
+        _accounts(report, paint),
+    ]
+    return "\n".join("\n".join(block) + "\n" for block in blocks if block)
+
+
+class _Paint:
+    def __init__(self, *, colour: bool) -> None:
+        self.colour = colour
+
+    def __call__(self, style: str, content: str) -> str:
+        return f"\x1b[{ESCAPES[style]}m{content}\x1b[0m" if self.colour and content else content
+
+
+def printable(content: str) -> str:
+    r"""Text without control characters: they could move the cursor or rewrite what was printed.
+
+    >>> printable("a\x1b[2Jb")
+    'a?[2Jb'
+    """
+    return "".join(letter if letter.isprintable() else "?" for letter in content)
+
+
+def _head(report: Report, paint: _Paint, width: int) -> list[str]:
+    view = verdict(report)
+    objective = numbers.number(report.objective_ms)
+    label = max(len(one.label) for one in view.figures)
+    value = max(len(one.value) for one in view.figures)
+    lines = [paint("dim", printable(report.title))]
+    lines += [paint("bold", line) for line in wrap(printable(report.headline), width)]
+    lines += ["", f"  P99 {view.metric}, objective {objective} ms"]
+    for one in view.figures:
+        figure = paint(one.colour, f"{one.value:>{value}} ms") if one.measured else f"{one.value:>{value}}"
+        known = f"  {one.interval} ({one.level})" if one.measured else ""
+        lines.append(f"  {printable(one.label):<{label}}  {figure}{known}  {one.n} requests")
+    lines += ["", *(paint(STATE_STYLE[view.state], line) for line in wrap(view.sentence, width))]
+    return lines
+
+
+def _causes(report: Report, paint: _Paint, width: int) -> list[str]:
+    ranked = ranked_findings(report)
+    if not ranked:
+        return []
+    rows = [_cause(one) for one in ranked]
+    effects = max(len(row[0]) for row in rows)
+    lines = [paint("bold", "Findings") + paint("dim", "  effect on the tail, ms")]
+    for effect, interval, claim in rows:
+        room = max(20, width - effects - 20)
+        first, *more = wrap(claim, room) or [""]
+        lines.append(f"  {effect:>{effects}}  {interval:<15} {first}")
+        lines += [" " * (effects + 20) + line for line in more]
+    return lines
+
+
+def _cause(one: Finding) -> tuple[str, str, str]:
+    if one.inconclusive:
+        return "?", "inconclusive", printable(f"{one.claim} ({one.inconclusive})")
+    if one.effect_ms is None:
+        return numbers.EN_DASH, one.severity, printable(one.claim)
+    return numbers.number(one.effect_ms.value), _range(one.effect_ms), printable(one.claim)
+
+
+def _range(figure: Interval) -> str:
+    return f"{numbers.number(figure.low)} {numbers.EN_DASH} {numbers.number(figure.high)}"
+
+
+def _fixes(report: Report, paint: _Paint, width: int) -> list[str]:
+    if not report.ablation:
+        return []
+    rows = [
+        (
+            printable(one.title)[: max(24, width - 56)],
+            numbers.number(one.p99.value),
+            numbers.number(one.saved.value) if one.saved else "",
+            _range(one.saved) if one.saved else "",
+            numbers.number(one.needed.value) if one.needed else "",
+            kind(one),
+        )
+        for one in report.ablation
+    ]
+    name = max(len(row[0]) for row in rows)
+    head = f"  {'':<{name}}  {'P99':>7}  {'saves':>7}  {'':<15}  {'lost without it':>15}"
+    lines = [paint("bold", "What each fix buys") + paint("dim", "  alone, ms"), paint("dim", head.rstrip())]
+    for title, p99, saved, spread, needed, which in rows:
+        line = f"  {title:<{name}}  {p99:>7}  {saved:>7}  {spread:<15}  {needed:>15}".rstrip()
+        lines.append(paint({"none": "before", "all": "after"}[which], line) if which != "single" else line)
+    return lines
+
+
+def _tail(report: Report, paint: _Paint) -> list[str]:
+    ranked = sorted(report.stages, key=lambda share: -share.excess.value)[:TOP_STAGES]
+    if not ranked:
+        return []
+    name = max(len(stages.words(one.stage)) for one in ranked)
+    lines = [paint("bold", "What makes the tail") + paint("dim", "  mean of the slowest 1 % less mean of the others, ms")]  # fmt: skip
+    lines += _aligned(
+        (f"  {printable(stages.words(one.stage)):<{name}}", numbers.signed(one.excess.value, 1), _range(one.excess), one.layer)
+        for one in ranked
+    )  # fmt: skip
+    return lines
+
+
+def _aligned(rows: Iterable[Sequence[str]]) -> list[str]:
+    every = list(rows)
+    figure = max(len(row[1]) for row in every)
+    spread = max(len(row[2]) for row in every)
+    return [f"{row[0]}  {row[1]:>{figure}}  {row[2]:<{spread}}  {row[3]}" for row in every]
+
+
+def _accounts(report: Report, paint: _Paint) -> list[str]:
+    sides = [report.before, *([report.after] if report.after else [])]
+    what = METRICS.get(report.objective_metric, report.objective_metric)
+    lines = [paint("dim", f"{printable(side.label)}: {account(side.account)}") for side in sides]
+    times = f"{report.repetitions} repetition{'' if report.repetitions == 1 else 's'}"
+    return [*lines, paint("dim", f"seed {report.seed}, {times}, metric: {what}")]

@@ -14,7 +14,11 @@ from html import escape
 
 import msgspec
 
+from sits.app.report import numbers
+
 HUGE = 1e15
+LABEL_HALF, TICK_HALF = 17.0, 5.0
+"""Half of what a written-out label and a tick need of an axis on a narrow screen, percent."""
 
 
 def element(tag: str, *children: str, **attributes: object) -> str:
@@ -100,28 +104,56 @@ def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
     return [index * step for index in range(first, last + 1)]
 
 
-def lane(scale: Scale, marks: Sequence[str], *, height: int, lines: Sequence[tuple[float, str]] = ()) -> str:
-    """The drawing of one row: grid, then reference lines `(value, class)`, then `marks`."""
-    grid = [_upright(scale, tick, "zero" if tick == 0 else "grid") for tick in scale.ticks()]
-    rules = [_upright(scale, value, kind) for value, kind in lines]
+def lane(
+    scale: Scale,
+    marks: Sequence[str],
+    *,
+    height: int,
+    lines: Sequence[tuple[float, str]] = (),
+    bleed: int = 0,
+) -> str:
+    """The drawing of one row: grid, then reference lines `(value, class)`, then `marks`.
+
+    Upright lines reach `bleed` pixels over both edges, to meet those of the next row where rows are taller.
+    """
+    grid = [_upright(scale, tick, "zero" if tick == 0 else "grid", height, bleed) for tick in scale.ticks()]
+    rules = [_upright(scale, value, kind, height, bleed) for value, kind in lines]
     return element(
         "svg", *grid, *rules, *marks, class_="lane", width="100%", height=height, aria_hidden="true"
     )
 
 
-def _upright(scale: Scale, value: float, kind: str) -> str:
+def _upright(scale: Scale, value: float, kind: str, height: int, bleed: int) -> str:
     at = scale.at(value)
-    return element("line", x1=at, x2=at, y1="0", y2="100%", class_=kind)
+    return element("line", x1=at, x2=at, y1=-bleed, y2=height + bleed, class_=kind)
 
 
-def axis(scale: Scale, labels: Sequence[tuple[float, str, str]], *, height: int = 18) -> str:
-    """The row of tick labels over or under the lanes: `(value, label, class)`."""
+def axis(
+    scale: Scale, *, unit: str = "ms", marked: Sequence[tuple[float, str]] = (), height: int = 18
+) -> str:
+    """The row of tick labels over or under the lanes; `marked` values are written out, ticks near them are not."""
+    taken = [_label_span(scale.share(value)) for value, _ in marked]
+    labels = [
+        (tick, f"{numbers.number(tick)} {unit}" if tick == 0 else numbers.number(tick), "")
+        for tick in scale.ticks()
+        if not any(low < scale.share(tick) < high for low, high in taken)
+    ]
     marks = []
-    for value, label, kind in labels:
+    for value, label, kind in [*labels, *((value, label, "objective") for value, label in marked)]:
         share = scale.share(value)
-        anchor = "start" if share < 3 else "end" if share > 94 else "middle"
+        anchor = _anchor(share, 14 if kind else 3)
         marks.append(text(label, x=f"{share:.2f}%", y=height - 5, text_anchor=anchor, class_=f"tick {kind}"))
     return element("svg", *marks, class_="lane axis", width="100%", height=height, aria_hidden="true")
+
+
+def _anchor(share: float, edge: float) -> str:
+    return "start" if share < edge else "end" if share > 100 - edge else "middle"
+
+
+def _label_span(share: float) -> tuple[float, float]:
+    """What a written-out label at `share` keeps free of ticks, percent."""
+    left, right = {"start": (0.0, 2.0), "middle": (1.0, 1.0), "end": (2.0, 0.0)}[_anchor(share, 14)]
+    return share - left * LABEL_HALF - TICK_HALF, share + right * LABEL_HALF + TICK_HALF
 
 
 def whisker(scale: Scale, low: float, high: float, middle: float, kind: str, *, half: int = 4) -> str:

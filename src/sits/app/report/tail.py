@@ -63,7 +63,7 @@ def tail(report: Report) -> Tail | None:
         total_tail=numbers.fixed(sum(share.tail_ms for share in ranked), decimals),
         total_excess=numbers.signed(total, decimals),
         level=numbers.level(ranked[0].excess),
-        axis=svg.axis(scale, [(t, numbers.number(t) + (" ms" if t == 0 else ""), "") for t in scale.ticks()]),
+        axis=svg.axis(scale),
     )
 
 

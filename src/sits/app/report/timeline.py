@@ -9,71 +9,85 @@ from collections.abc import Sequence
 
 import msgspec
 
-from sits.app.report import numbers, svg
+from sits.app.report import numbers, stages, svg
 from sits.core.report import Report, Series
 
 COLUMNS = 160
 PLOT_WIDTH, PLOT_HEIGHT = 1000, 100
-SECONDS_TO_MINUTES = 600.0
+LONG_RUN_S = 180.0
 
 TITLES = {
-    "ttft_ms_p99": "P99 time to first token",
-    "e2e_ms_p99": "P99 end to end",
-    "requests_waiting": "Requests waiting in the engine",
-    "requests_running": "Requests running",
+    "ttft_p99": "P99 time to first token",
+    "e2e_p99": "P99 end to end",
+    "requests_waiting": "Waiting in the engine",
+    "requests_running": "Running in the engine",
     "kv_usage": "KV cache in use",
-    "link_bandwidth_gbytes_per_s": "Host-to-device bandwidth",
+    "link_bandwidth_gbytes_per_s": "Host-to-device link",
     "gateway_cpu_share": "Gateway CPU",
     "gateway_backlog_ms": "Gateway backlog",
-    "window_pending": "Held in the batching window",
+    "window_pending": "Held in the window",
     "arrivals_per_s": "Arrivals",
     "batch_entropy": "Batch length entropy",
 }
 
 
 class Panel(msgspec.Struct, frozen=True):
-    """One signal: title, unit, top of the value axis, plot, and the sources it is drawn from."""
+    """One signal: title, unit, top of the value axis, plot, and its extreme on each side."""
 
     title: str
+    source: str
     unit: str
     top: str
     plot: str
-    sources: str
-    summary: str
+    extreme: str
+    extremes: tuple[tuple[str, str], ...]
 
 
 class Timeline(msgspec.Struct, frozen=True):
     """All panels and the time axis they share."""
 
     panels: tuple[Panel, ...]
-    start: str
-    middle: str
-    end: str
+    axis: str
+
+
+Sides = Sequence[tuple[str, Sequence[Series]]]
 
 
 def timeline(report: Report) -> Timeline | None:
     """The panels of a report; None where no series were kept."""
     sides = [("before", report.before.series), ("after", report.after.series if report.after else ())]
-    every = [one for _, series in sides for one in series if one.t_s]
+    every = [one for _, series in sides for one in series if one.t_s and one.value]
     if not every:
         return None
-    span = svg.Scale(min(min(one.t_s) for one in every), max(max(one.t_s) for one in every))
-    names = list(dict.fromkeys(one.name for one in every))
-    panels = tuple(
-        _panel(name, [(kind, [one for one in series if one.name == name and one.t_s]) for kind, series in sides], span, report)
-        for name in names
-    )  # fmt: skip
-    return Timeline(panels, _clock(span.low), _clock((span.low + span.high) / 2), _clock(span.high))
+    low, high = min(0.0, *(min(one.t_s) for one in every)), max(max(one.t_s) for one in every)
+    minutes = high - low > LONG_RUN_S
+    return Timeline(
+        panels=tuple(
+            _panel(name, _of(name, sides), svg.Scale(low, high), report)
+            for name in dict.fromkeys(one.name for one in every)
+        ),
+        axis=svg.axis(svg.Scale(low / 60, high / 60), unit="min")
+        if minutes
+        else svg.axis(svg.Scale(low, high), unit="s"),
+    )
 
 
-def _panel(name: str, sides: Sequence[tuple[str, list[Series]]], span: svg.Scale, report: Report) -> Panel:
+def _of(name: str, sides: Sides) -> Sides:
+    """The series of one signal by side; a signal that both sides share to the last value is told once."""
+    mine = [
+        (kind, [one for one in series if one.name == name and one.t_s and one.value])
+        for kind, series in sides
+    ]
+    if len(mine) > 1 and mine[0][1] == mine[1][1]:
+        return [("same", mine[0][1])]
+    return [(kind, series) for kind, series in mine if series]
+
+
+def _panel(name: str, sides: Sides, span: svg.Scale, report: Report) -> Panel:
     lines = [(kind, one) for kind, series in sides for one in series]
     unit = lines[0][1].unit
-    objective = report.objective_ms if unit == "ms" and "p99" in name.lower() else None
-    tops = [max(one.value, default=0.0) for _, one in lines] + ([objective] if objective else [])
-    lows = [min(one.value, default=0.0) for _, one in lines]
-    top = svg.nice_ticks(0, max(max(tops), 1e-9) * 1.25, 4)[-1]
-    value = svg.Scale(min(0.0, *lows), max(top, max(tops)) or 1.0)
+    objective = report.objective_ms if name == f"{report.objective_metric}_p99" else None
+    value = _value_axis([one for _, one in lines], objective, share=unit == "share")
     marks = [svg.element("line", x1=0, x2=PLOT_WIDTH, y1=y, y2=y, class_="grid") for y in (0.5, 50.0, 99.5)]
     if objective:
         y = PLOT_HEIGHT * (1 - value.share(objective) / 100)
@@ -81,23 +95,40 @@ def _panel(name: str, sides: Sequence[tuple[str, list[Series]]], span: svg.Scale
     crowded = "thin" if max(len(series) for _, series in sides) > 1 else ""
     marks += [_line(one, kind, crowded, span, value) for kind, one in lines]
     sources = list(dict.fromkeys(one.source for _, one in lines if one.source))
+    title = TITLES.get(name, stages.words(name))
+    extreme, pick = ("lowest", min) if "bandwidth" in name else ("peak", max)
     return Panel(
-        title=TITLES.get(name, name.replace("_", " ")),
+        title=title,
+        source=sources[0] if len(sources) == 1 else f"{len(sources)} sources" if sources else "",
         unit="" if unit == "share" else unit,
-        top=numbers.percent(value.high) if unit == "share" else numbers.number(value.high),
+        top=_shown(value.high, unit),
         plot=svg.element(
-            "svg", *marks, viewBox=f"0 0 {PLOT_WIDTH} {PLOT_HEIGHT}", preserveAspectRatio="none",
-            class_="plot", role="img", aria_label=f"{TITLES.get(name, name)} over time",
+            "svg",
+            *marks,
+            viewBox=f"0 0 {PLOT_WIDTH} {PLOT_HEIGHT}",
+            preserveAspectRatio="none",
+            class_="plot",
+            role="img",
+            aria_label=f"{title} over time",
         ),
-        sources=", ".join(sources) if len(sources) <= 4 else f"{len(sources)} sources",
-        summary=_peaks(sides, unit),
-    )  # fmt: skip
+        extreme=extreme,
+        extremes=tuple(
+            (kind, _shown(pick(pick(one.value) for one in series), unit)) for kind, series in sides
+        ),
+    )
 
 
-def _peaks(sides: Sequence[tuple[str, list[Series]]], unit: str) -> str:
-    peaks = [(kind, max(max(one.value) for one in series if one.value)) for kind, series in sides if series]
-    shown = [numbers.percent(peak) if unit == "share" else numbers.number(peak) for _, peak in peaks]
-    return f"peak {' → '.join(shown)}"
+def _value_axis(series: Sequence[Series], objective: float | None, *, share: bool) -> svg.Scale:
+    """From zero (or below) to a round value over everything; a share ends at 100 % unless it exceeds it."""
+    highest = max(1e-9, objective or 0.0, *(max(one.value) for one in series))
+    lowest = min(0.0, *(min(one.value) for one in series))
+    if share and highest <= 1.0:
+        return svg.Scale(lowest, 1.0)
+    return svg.Scale(lowest, max(highest, svg.nice_ticks(0, highest * 1.3, 4)[-1]))
+
+
+def _shown(value: float, unit: str) -> str:
+    return numbers.percent(value) if unit == "share" else numbers.number(value)
 
 
 def _line(one: Series, kind: str, crowded: str, span: svg.Scale, value: svg.Scale) -> str:
@@ -124,9 +155,3 @@ def thinned(t_s: Sequence[float], value: Sequence[float]) -> list[tuple[float, f
         ends = {min(inside, key=lambda point: point[1]), max(inside, key=lambda point: point[1])}
         kept += sorted(ends)
     return kept
-
-
-def _clock(seconds: float) -> str:
-    if abs(seconds) < SECONDS_TO_MINUTES / 5:
-        return f"{numbers.number(seconds)} s"
-    return f"{numbers.number(seconds / 60)} min"

@@ -9,13 +9,15 @@ import msgspec
 from sits.app.report import numbers, svg
 from sits.core.report import Account, Report, Side
 
-METRICS = {"ttft": "time to first token", "e2e": "end-to-end latency"}
+METRICS = {"ttft": "time to first token", "e2e": "end-to-end latency", "tpot": "time per output token"}
 
 
 class Figure(msgspec.Struct, frozen=True):
     """One big figure: label, value, interval and how many requests stand behind it."""
 
     kind: str
+    colour: str
+    measured: bool
     label: str
     value: str
     interval: str
@@ -39,24 +41,21 @@ class Verdict(msgspec.Struct, frozen=True):
 def verdict(report: Report) -> Verdict:
     """The head of the page for any report."""
     sides = [("before", report.before)] + ([("after", report.after)] if report.after else [])
+    judged = state(report)
     scale = svg.covering(
         [edge for _, side in sides for edge in (side.latency.p99.high, side.latency.p99.value)]
         + [report.objective_ms],
         margin=0.04,
     )
-    state = _state(report)
     return Verdict(
         metric=METRICS.get(report.objective_metric, report.objective_metric),
         figures=tuple(_figure(kind, side, scale, report) for kind, side in sides),
         axis=svg.axis(
-            scale,
-            [
-                (0.0, "0 ms", ""),
-                (report.objective_ms, f"{numbers.number(report.objective_ms)} ms objective", "objective"),
-            ],
+            svg.Scale(scale.low, scale.high),
+            marked=[(report.objective_ms, f"{numbers.number(report.objective_ms)} ms objective")],
         ),
-        state=state,
-        sentence=_sentence(state, report),
+        state=judged,
+        sentence=_sentence(judged, report),
         saved=_saved(report),
         accounts=tuple(f"{side.label}: {account(side.account)}" for _, side in sides),
     )
@@ -82,19 +81,21 @@ def account(counted: Account) -> str:
 
 
 def _figure(kind: str, side: Side, scale: svg.Scale, report: Report) -> Figure:
-    p99 = side.latency.p99
+    p99, colour = side.latency.p99, _colour(kind, report)
     decimals = 0 if p99.value >= 100 else numbers.decimals_for([p99.value])
     marks = [
         svg.element(
-            "rect", x=0, y=11, height=4, width=scale.width(scale.low, p99.value), class_=f"stem {kind}"
+            "rect", x=0, y=11, height=4, width=scale.width(scale.low, p99.value), class_=f"stem {colour}"
         ),
-        svg.whisker(scale, p99.low, p99.high, 13, kind, half=6),
-        svg.element("circle", cx=scale.at(p99.value), cy=13, r=5.5, class_=f"dot {kind}"),
+        svg.whisker(scale, p99.low, p99.high, 13, colour, half=6),
+        svg.element("circle", cx=scale.at(p99.value), cy=13, r=5.5, class_=f"dot {colour}"),
     ]
     return Figure(
         kind=kind,
+        colour=colour,
+        measured=side.latency.n > 0,
         label=side.label,
-        value=numbers.fixed(p99.value, decimals),
+        value=numbers.fixed(p99.value, decimals) if side.latency.n else numbers.EN_DASH,
         interval=numbers.interval(p99, decimals),
         level=numbers.level(p99),
         n=numbers.count(side.latency.n),
@@ -108,7 +109,7 @@ def _figure(kind: str, side: Side, scale: svg.Scale, report: Report) -> Figure:
                 y2="100%",
                 class_="objective",
             ),
-            *marks,
+            *(marks if side.latency.n else ()),
             class_="lane",
             width="100%",
             height=26,
@@ -117,32 +118,35 @@ def _figure(kind: str, side: Side, scale: svg.Scale, report: Report) -> Figure:
     )
 
 
-def _state(report: Report) -> str:
+def _colour(kind: str, report: Report) -> str:
+    """Warm before, cool after; a run alone is only warm where it missed its objective."""
+    return "calm" if report.after is None and state(report) != "missed" else kind
+
+
+def state(report: Report) -> str:
+    """`met`, `missed`, or `unproven`: what the interval of P99 says about the objective.
+
+    The run judged is `after` where there is one.  A report that says it is not verified is never `met`.
+    """
     side = report.after or report.before
+    p99 = side.latency.p99
     if side.latency.n == 0:
         return "unproven"
-    if report.after is not None and report.verified is not None:
-        return "met" if report.verified else _missed(side, report)
-    p99 = side.latency.p99
-    if p99.high <= report.objective_ms:
-        return "met"
-    return _missed(side, report)
+    if p99.low > report.objective_ms:
+        return "missed"
+    proven = p99.high <= report.objective_ms and report.verified is not False
+    return "met" if proven else "unproven"
 
 
-def _missed(side: Side, report: Report) -> str:
-    p99 = side.latency.p99
-    return "unproven" if p99.low <= report.objective_ms <= p99.high else "missed"
-
-
-def _sentence(state: str, report: Report) -> str:
+def _sentence(judged: str, report: Report) -> str:
     objective = f"{numbers.number(report.objective_ms)} ms"
     side = report.after or report.before
     if side.latency.n == 0:
         return "No request was measured: nothing can be said about the objective."
     p99 = side.latency.p99
-    if state == "met":
+    if judged == "met":
         return f"Objective met: even the upper bound, {numbers.number(p99.high)} ms, is under {objective}."
-    if state == "missed":
+    if judged == "missed":
         return f"Objective missed: the lower bound, {numbers.number(p99.low)} ms, is over {objective}."
     return f"Not proven: the interval reaches across the objective of {objective}."
 

@@ -16,7 +16,7 @@ from sits.core.report import Bar, Report, Waterfall
 ROW_HEIGHT = 24
 SLOW_TOP, SLOW_HEIGHT = 3, 11
 NORMAL_TOP, NORMAL_HEIGHT = 15, 5
-SLIVER = 2
+SLIVER, SLIVER_SHARE = 2, 0.4
 
 
 class StageRow(msgspec.Struct, frozen=True):
@@ -39,6 +39,7 @@ class Pair(msgspec.Struct, frozen=True):
     rows: tuple[StageRow, ...]
     axis: str
     exactness: tuple[tuple[str, str], ...]
+    facts: tuple[tuple[str, ...], ...]
 
 
 def pairs(report: Report) -> list[Pair]:
@@ -64,14 +65,21 @@ def _pair(falls: Sequence[Waterfall], report: Report) -> Pair:
     drawn = [_bars(fall, report) for fall in falls]
     scale = svg.covering([_end(fall, report) for fall in falls] + [report.objective_ms])
     decimals = numbers.decimals_for(bar.duration_ms for bars in drawn for bar in bars)
-    seen = [bar.exactness for bars in drawn for bar in bars]
+    every = [bar for bars in drawn for bar in bars]
+    seen = {stages.UNATTRIBUTED if stages.is_unattributed(bar.stage) else bar.exactness for bar in every}
     return Pair(
         requests=tuple(falls),
-        totals=tuple(numbers.number(_end(fall, report)) for fall in falls),
+        totals=tuple(numbers.fixed(_end(fall, report), decimals) for fall in falls),
         leftovers=tuple(_leftover(fall, report) for fall in falls),
         rows=tuple(_row(stage, drawn, scale, decimals, report) for stage in _order(drawn)),
-        axis=_axis(scale, report),
+        axis=svg.axis(
+            scale, marked=[(report.objective_ms, f"{numbers.number(report.objective_ms)} objective")]
+        ),
         exactness=tuple((kind, text) for kind, text in stages.EXACTNESS.items() if kind in seen),
+        facts=tuple(
+            tuple(f"{stages.words(key)} {value}" for key, value in fall.facts.items() if value != "0")
+            for fall in falls
+        ),
     )
 
 
@@ -111,21 +119,13 @@ def _mark(bar: Bar, index: int, layer: str, scale: svg.Scale) -> str:
     start = scale.at(bar.start_ms)
     box = {"x": start, "y": top, "height": height}
     tip = svg.title(f"{stages.words(bar.stage)}: {numbers.number(bar.duration_ms)} ms, {bar.exactness}")
-    sliver = svg.element("rect", **box, width=SLIVER, class_=f"bar {layer} other{index}")
-    kind = f"bar {layer} {bar.exactness} other{index}"
-    width = scale.width(bar.start_ms, bar.start_ms + bar.duration_ms)
-    return sliver + svg.element("rect", tip, **box, width=width, class_=kind)
-
-
-def _axis(scale: svg.Scale, report: Report) -> str:
-    objective = report.objective_ms
-    gap = (scale.high - scale.low) * 0.06
-    labels = [
-        (tick, numbers.number(tick) + (" ms" if tick == 0 else ""), "")
-        for tick in scale.ticks()
-        if abs(tick - objective) > gap
-    ]
-    return svg.axis(scale, [*labels, (objective, f"{numbers.number(objective)} objective", "objective")])
+    end = bar.start_ms + bar.duration_ms
+    width = (
+        SLIVER
+        if scale.share(end) - scale.share(bar.start_ms) < SLIVER_SHARE
+        else scale.width(bar.start_ms, end)
+    )
+    return svg.element("rect", tip, **box, width=width, class_=f"bar {layer} {bar.exactness} other{index}")
 
 
 def _leftover(fall: Waterfall, report: Report) -> str:

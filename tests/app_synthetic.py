@@ -182,7 +182,7 @@ def _series(*, fixed: bool) -> tuple[Series, ...]:
         )
 
     calm = 0.35 if fixed else 1.0
-    add("ttft_ms_p99", "ms", "gateway", 420 + 1850 * burst * calm * 0.9 + rng.normal(0, 45, t.size))
+    add("ttft_p99", "ms", "gateway", 420 + 1850 * burst * calm * 0.9 + rng.normal(0, 45, t.size))
     for engine in range(4):
         skew = 1.0 if fixed else (0.6, 1.3, 0.8, 1.4)[engine]
         noise = rng.normal(0, 1.2, t.size)
@@ -241,8 +241,8 @@ def _spectrum() -> HeatMap:
 
     def counts(mx: float, my: float, total: float) -> tuple[tuple[float, ...], ...]:
         raw = [
-            [math.exp(-((col - mx) ** 2) / 3.2 - ((row - my) ** 2) / 2.8) for col in range(len(x) - 1)]
-            for row in range(len(y) - 1)
+            [math.exp(-((col - mx) ** 2) / 3.2 - ((row - my) ** 2) / 2.8) for row in range(len(y) - 1)]
+            for col in range(len(x) - 1)
         ]
         scale = total / sum(map(sum, raw))
         return tuple(tuple(float(round(v * scale)) for v in line) for line in raw)
@@ -398,8 +398,8 @@ def synthetic_report(**replaced: Any) -> Report:
         verified=True,
         stages=_stages(),
         waterfalls=(
-            _waterfall("slow", dict(SLOW), {"id": "r-01734", "engine": "e1", "prompt": "412 tokens", "adapter": "support-17", "preempted": "once"}, exact),
-            _waterfall("normal", dict(NORMAL), {"id": "r-00952", "engine": "e0", "prompt": "388 tokens", "adapter": "support-2"}, {}),
+            _waterfall("near P99 of TTFT", dict(SLOW), {"id": "r-01734", "engine": "e1", "adapter": "support-17", "prompt_tokens": "412", "preemptions": "1"}, exact),
+            _waterfall("near the median of TTFT", dict(NORMAL), {"id": "r-00952", "engine": "e0", "adapter": "support-2", "prompt_tokens": "388"}, {}),
         ),
         matrix=_matrix(),
         spectrum=_spectrum(),

@@ -1,0 +1,85 @@
+"""What a command leaves behind: lines on standard output, files in a directory, an exit code.
+
+Rules: `--json` prints one document on standard output and nothing else there; the path of a written report then
+goes to standard error.  Colour only where standard output is a terminal and `NO_COLOR` is not set.
+"""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from sits.app.report import render_html, report_json, summary_text
+from sits.app.report.verdict import state
+from sits.core.config import dump_fleet
+from sits.core.errors import ConfigError
+from sits.core.report import Report
+
+WIDTH_PIPED, WIDTH_MOST = 100, 120
+
+
+def show(report: Report, *, as_json: bool, written: Path | None) -> None:
+    """Print the report, and last of all where its page lies."""
+    if as_json:
+        click.echo(report_json(report).decode(), nl=False)
+    else:
+        on_terminal = sys.stdout.isatty()
+        colour = on_terminal and not os.environ.get("NO_COLOR")
+        width = min(WIDTH_MOST, shutil.get_terminal_size().columns) if on_terminal else WIDTH_PIPED
+        click.echo(summary_text(report, colour=colour, width=width), nl=False, color=colour)
+    if written is not None:
+        click.echo(f"report: {written}" if as_json else f"\nreport: {written}", err=as_json)
+
+
+def proven(report: Report) -> bool:
+    """Whether the run judged (`after` where there is one) is proven to meet the objective."""
+    return state(report) == "met"
+
+
+def write_page(report: Report, path: Path) -> Path:
+    """Write the HTML page."""
+    return _write(path, render_html(report).encode())
+
+
+def write_report(report: Report, out: Path) -> Path:
+    """Write report.html, report.json and, of a reproduction, both configurations; the path of the page."""
+    _write(out / "report.json", report_json(report))
+    for name, side in (("before", report.before), ("after", report.after)):
+        if report.kind == "reproduce" and side is not None and side.fleet is not None:
+            _write(out / f"fleet.{name}.yaml", dump_fleet(side.fleet).encode())
+    return write_page(report, out / "report.html")
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document with sorted keys."""
+    click.echo(msgspec.json.encode(value, order="deterministic").decode())
+
+
+def problem(error: ConfigError) -> dict[str, Any]:
+    """A configuration error as data."""
+    return {"where": error.where, "field": error.field, "message": error.message, "hint": error.hint}
+
+
+def read_text(path: Path) -> str:
+    """A text file.
+
+    Raises:
+        ConfigError: it is not UTF-8.
+
+    """
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"byte {error.start} is not UTF-8", where=str(path), hint="save the file as UTF-8 text"
+        ) from error
+
+
+def _write(path: Path, content: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
