@@ -44,13 +44,14 @@ class PcieBandwidth(
 
 
 class Fix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One remedy: configuration changes by path, and faults that are repaired."""
+    """One remedy: configuration changes by path, faults that are repaired, and the findings it answers (their ids)."""
 
     id: str
     title: str
     why: str
     set: dict[str, str] = {}
     repair: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

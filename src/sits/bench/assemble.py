@@ -1,0 +1,136 @@
+"""From tables to a Report: the part that a reproduction, a live store and an investigation share.
+
+Rules: everything here is a fold over the three tables of `telemetry.tables`; dice come from the caller, so the
+same tables and seed give the same report.  Runs that share a clock origin are laid one after the other before
+they are diagnosed as one.
+
+Deliberately absent: what a change would bring (`bench.reproduce`), and rendering.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from sits.core.breakpoints import FIRST_TOKEN, LAST_TOKEN, NAMES
+from sits.core.finding import Finding
+from sits.core.fleet import Fleet
+from sits.core.report import HeatMap, LatencySummary, Matrix, Note, StageShare, Waterfall
+from sits.core.units import SECOND
+from sits.diagnose.attribute import matrix
+from sits.diagnose.causes import find_causes
+from sits.diagnose.decompose import latency_summary, slow_and_normal, stage_shares
+from sits.diagnose.resample import interval, quantile
+from sits.diagnose.spectrum import heat_map
+from sits.telemetry.tables import Columns
+
+GAP_NS = 60 * SECOND
+"""Silence between two runs that are laid one after the other."""
+
+DEFINITIONS = (
+    Note(
+        "TTFT",
+        "First byte of the request at the gateway to first token handed to the client's side. Its 17 stages add up to it.",
+    ),
+    Note(
+        "TPOT",
+        "(last token - first token) / (output tokens - 1), one figure a request; the first token is not in it.",
+    ),
+    Note(
+        "P99",
+        "The ceil(0.99 n)-th smallest of n requests. Percentiles of stages are never added; stages are compared by their means in the slowest 1 % and in the rest.",
+    ),
+)
+
+
+class Tables(msgspec.Struct, frozen=True):
+    """The three tables of one diagnosis."""
+
+    requests: Columns
+    steps: Columns
+    signals: Columns
+
+
+class Anatomy(msgspec.Struct, frozen=True):
+    """What the tables of one configuration say about its tail."""
+
+    stages: tuple[StageShare, ...]
+    waterfalls: tuple[Waterfall, ...]
+    matrix: Matrix
+    spectrum: HeatMap
+    findings: tuple[Finding, ...]
+
+
+def lay_out(runs: Sequence[Tables]) -> Tables:
+    """Several runs as one: each starts `GAP_NS` after the one before has ended."""
+    shift_ns = 0
+    moved: list[Tables] = []
+    for run in runs:
+        moved.append(Tables(*(_shifted(table, shift_ns) for table in (run.requests, run.steps, run.signals))))
+        ends = [
+            int(table[name].max())
+            for table, name in ((run.requests, "sent"), (run.steps, "t_ns"), (run.signals, "t_ns"))
+            if table and len(table[name])
+        ]
+        shift_ns += max(ends, default=0) + GAP_NS
+    return Tables(
+        *(_stacked([getattr(run, name) for run in moved]) for name in ("requests", "steps", "signals"))
+    )
+
+
+def _shifted(table: Columns, shift_ns: int) -> Columns:
+    if not table:
+        return table
+    times = {name for name in (*NAMES, "t_ns") if name in table}
+    return {
+        name: np.where(column > 0, column + shift_ns, 0) if name in times else column
+        for name, column in table.items()
+    }
+
+
+def _stacked(tables: list[Columns]) -> Columns:
+    full = [table for table in tables if table]
+    return {name: np.concatenate([table[name] for table in full]) for name in full[0]} if full else {}
+
+
+def anatomy(tables: Tables, fleet: Fleet | None, metric: str, rng: np.random.Generator) -> Anatomy:
+    """Decompose, attribute and explain one configuration's tail.
+
+    Raises:
+        CallerError: fewer than two requests have this latency.
+
+    """
+    return Anatomy(
+        stage_shares(tables.requests, metric, rng),
+        slow_and_normal(tables.requests, metric),
+        matrix(tables.requests, tables.steps, metric, rng),
+        heat_map(tables.requests, metric),
+        find_causes(tables.requests, tables.steps, tables.signals, fleet, metric=metric, rng=rng),
+    )
+
+
+def other_latencies(requests: Columns, metric: str, rng: np.random.Generator) -> tuple[LatencySummary, ...]:
+    """The latencies beside the objective's: TTFT or end to end, and TPOT where answers have two tokens or more."""
+    found = [latency_summary(requests, "e2e" if metric == "ttft" else "ttft", rng)]
+    tpot = tpot_summary(requests, rng)
+    return (*found, tpot) if tpot is not None else tuple(found)
+
+
+def tpot_summary(requests: Columns, rng: np.random.Generator, draws: int = 500) -> LatencySummary | None:
+    """Time per output token after the first, over completed requests with two tokens or more; None without any."""
+    done = np.array([outcome == "completed" for outcome in requests["outcome"]], dtype=bool)
+    first, last = requests[NAMES[FIRST_TOKEN]], requests[NAMES[LAST_TOKEN]]
+    kept = done & (first > 0) & (last > 0) & (requests["output_tokens"] > 1)
+    if not kept.any():
+        return None
+    values = np.sort((last[kept] - first[kept]) / (requests["output_tokens"][kept] - 1) / 1e6)
+    drawn = np.array([quantile(np.sort(rng.choice(values, len(values))), 0.99) for _ in range(draws)])
+    return LatencySummary(
+        metric="tpot",
+        n=len(values),
+        mean_ms=float(values.mean()),
+        p50_ms=quantile(values, 0.5),
+        p95_ms=quantile(values, 0.95),
+        p99=interval(quantile(values, 0.99), drawn),
+        max_ms=float(values[-1]),
+    )

@@ -1,0 +1,120 @@
+"""Why was it slow?  The last minutes of a live store, decomposed and explained.
+
+Rules: only measured requests, read from what `sitsctl up` recorded; the objective is that of the configuration
+that was served (kept beside the tables).  Too few requests for a tail is said, not papered over.
+
+Deliberately absent: proposals that were not tried.  A live store has no second run; `reproduce` has.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from sits.bench.assemble import DEFINITIONS, Tables, anatomy, other_latencies
+from sits.core.config import load_fleet
+from sits.core.errors import UnknownError
+from sits.core.fleet import Fleet
+from sits.core.ports import World
+from sits.core.report import Note, Report, Side
+from sits.core.units import MS, show_duration
+from sits.diagnose.decompose import account, latency_summary
+from sits.diagnose.spectrum import series
+from sits.telemetry.store import DuckStore
+from sits.telemetry.tables import Columns
+from sits.world import stream_generator
+
+LEAST_COMPLETED = 2
+
+
+def why(store: Path, since_ns: int, world: World) -> Report:
+    """Report on the requests of the last `since_ns` (wall clock) in a store.
+
+    Raises:
+        UnknownError: nothing was recorded in that time, or nothing completed.
+
+    """
+    with DuckStore(store, world=world) as opened:
+        tables, run_id = _newest_run(opened, world.wall_ns() - since_ns)
+    fleet = _served(store, run_id)
+    metric = fleet.objective.metric if fleet else "ttft"
+    objective_ms = (fleet.objective.p99 if fleet else 1_200 * MS) / MS
+    done = int(np.sum(tables.requests["outcome"] == "completed")) if tables.requests else 0
+    if done < LEAST_COMPLETED:
+        raise UnknownError(
+            f"{done} completed requests in the last {show_duration(since_ns)} of {store}",
+            field="since",
+            value=since_ns,
+            hint="look further back with --since, or send some traffic first",
+        )
+    rng = stream_generator(0, "why")
+    parts = anatomy(tables, fleet, metric, rng)
+    latency = latency_summary(tables.requests, metric, rng)
+    side = Side(
+        "measured",
+        latency=latency,
+        others=other_latencies(tables.requests, metric, rng),
+        account=account(tables.requests),
+        series=series(tables.requests, tables.steps, tables.signals, metric),
+        fleet=fleet,
+        config_digest=run_id.rsplit("-", 1)[-1],
+    )
+    verdict = (
+        "over"
+        if latency.p99.low > objective_ms
+        else "under"
+        if latency.p99.high <= objective_ms
+        else "about at"
+    )
+    name = "time to first token" if metric == "ttft" else "end-to-end time"
+    return Report(
+        kind="why",
+        title=f"{fleet.name if fleet else run_id}: the last {show_duration(since_ns)}",
+        headline=f"P99 {name} is {show_duration(latency.p99.value * MS)}, {verdict} the objective of {show_duration(objective_ms * MS)}.",
+        objective_metric=metric,
+        objective_ms=objective_ms,
+        seed=0,
+        repetitions=1,
+        before=side,
+        verified=latency.p99.high <= objective_ms,
+        stages=parts.stages,
+        waterfalls=parts.waterfalls,
+        matrix=parts.matrix,
+        spectrum=parts.spectrum,
+        findings=parts.findings,
+        notes=(
+            *DEFINITIONS,
+            Note(
+                "Source",
+                f"Requests of run {run_id} as measured at the gateway; engine points 5 to 16 are missing where an engine does not tell them, and show as unattributed.",
+            ),
+        ),
+    )
+
+
+def _newest_run(store: DuckStore, since_wall_ns: int) -> tuple[Tables, str]:
+    """The tables of the run whose last request is the newest, from `since_wall_ns` on.
+
+    Runs of different processes have different monotonic clocks, so they are never mixed.
+    """
+    runs = [run for run in store.scan("runs") if run["last_wall_ns"] >= since_wall_ns]
+    if not runs:
+        raise UnknownError(
+            "nothing was recorded in that time",
+            field="since",
+            value=since_wall_ns,
+            hint="look further back with --since",
+        )
+    run = max(runs, key=lambda r: (r["last_wall_ns"], r["run_id"]))
+    requests: Columns = store.columns("requests_window", run_id=run["run_id"], since_wall_ns=since_wall_ns)
+    arrived = requests["api_recv"][requests["api_recv"] > 0]
+    start_ns = int(arrived.min()) if len(arrived) else None
+    window = {"run_id": run["run_id"], "start_ns": start_ns}
+    return Tables(
+        requests, store.columns("steps_window", **window), store.columns("signals_window", **window)
+    ), run["run_id"]
+
+
+def _served(store: Path, run_id: str) -> Fleet | None:
+    """The configuration a run was served with, when its file is still beside the tables."""
+    file = store / f"fleet-{run_id.rsplit('-', 1)[-1]}.yaml"
+    return load_fleet(file.read_text(), file.name) if file.is_file() else None
