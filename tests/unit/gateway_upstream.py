@@ -131,6 +131,7 @@ class Upstream:
                     play.cancel()
                     return
                 watch.cancel()
+                await asyncio.gather(watch, return_exceptions=True)
                 if play.result() == "over":
                     return
         except (asyncio.IncompleteReadError, ConnectionError):

@@ -1,6 +1,6 @@
 """Server-sent events without I/O: bytes in any split in, whole events out, byte for byte.
 
-An event ends at an empty line.  Lines end in LF or CRLF; a lone CR, which the standard also allows and no engine
+An event ends at an empty line (more empty lines are events without data).  Lines end in LF or CRLF; a lone CR, which the standard also allows and no engine
 sends, is not taken for a line end.  `feed` returns all whole events it has as *one* block, because a gateway passes
 blocks on and need not cut them; `events` cuts a block for those who look inside.
 
@@ -16,7 +16,7 @@ import re
 from sits.core.errors import EngineError
 
 EVENT_LIMIT = 16 * 2**20
-_END = re.compile(rb"\n\r?\n")
+_EMPTY_LINE = re.compile(rb"(?:\A|(?<=\n))\r?\n")
 
 
 class SseSplitter:
@@ -44,8 +44,8 @@ class SseSplitter:
         elif data.endswith(b"\n\n"):
             return data
         cut = max(data.rfind(b"\n\n") + 2, data.rfind(b"\n\r\n") + 3)
-        if cut < 3 and not data.startswith(b"\n\n"):
-            cut = 0
+        if cut <= 2:  # no empty line after a line; `rest` begins a line, so it may begin with an empty one
+            cut = 2 if data.startswith((b"\r\n", b"\n\n")) else 1 if data.startswith(b"\n") else 0
         self.rest = data[cut:]
         if len(self.rest) > self.limit:
             raise EngineError(f"a server-sent event is over {self.limit} bytes", code="engine_garbage")
@@ -59,7 +59,7 @@ def events(block: bytes) -> list[bytes]:
     [b'data: a\n\n', b'data: b\r\n\r\n']
     """
     found, start = [], 0
-    for end in _END.finditer(block):
+    for end in _EMPTY_LINE.finditer(block):
         found.append(block[start : end.end()])
         start = end.end()
     if start < len(block):
