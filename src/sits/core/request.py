@@ -44,12 +44,11 @@ class Request(msgspec.Struct, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What an answer really took: tokens of prompt, generated, and served from a cache; times preempted."""
+    """Tokens an answer really took: prompt, generated, and prompt tokens served from a cache."""
 
     input: int = 0
     output: int = 0
     cached: int = 0
-    preemptions: int = 0
 
 
 class Chunk(msgspec.Struct):

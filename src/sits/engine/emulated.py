@@ -56,6 +56,7 @@ class _Work:
         "answer",
         "chunks",
         "error",
+        "gone",
         "generated",
         "output",
         "prompt",
@@ -80,6 +81,7 @@ class _Work:
         self.chunks: deque[Chunk] = deque()
         self.waiter: asyncio.Future[None] | None = None
         self.error: EngineError | None = None
+        self.gone = False
 
     def wake(self) -> None:
         if self.waiter is not None and not self.waiter.done():
@@ -126,15 +128,15 @@ class EmulatedEngine:
         self._interval = stream_interval
         self._models = models
         self._render = render
-        self._model: EngineModel[str] = EngineModel(
+        self._model: EngineModel[_Work] = EngineModel(
             spec, world.rng(f"engine/{name}/noise") if noise else None
         )
-        self._works: dict[str, _Work] = {}
+        self._works: dict[_Work, None] = {}
         self._arriving: deque[_Work] = deque()
         self._front_free_ns = 0
         self._timer: asyncio.TimerHandle | None = None
         self._due_ns = 0
-        self._result: StepResult[str] | None = None
+        self._result: StepResult[_Work] | None = None
         self._closed = False
 
     @property
@@ -159,7 +161,7 @@ class EmulatedEngine:
             CapacityError: the request could never fit.
             UnknownError: a model or endpoint that is not served here.
             CallerError: a body that is not of the OpenAI shape.
-            EngineError: the engine was closed, or the request's id is already being answered.
+            EngineError: the engine was closed.
 
         """
         work = self._enter(request, timeline)
@@ -175,7 +177,7 @@ class EmulatedEngine:
                 work.waiter = asyncio.get_running_loop().create_future()
                 await work.waiter
         finally:
-            if request.id in self._works:
+            if not work.gone:
                 self._leave(work)
 
     async def close(self) -> None:
@@ -192,15 +194,15 @@ class EmulatedEngine:
         if request.output_tokens_max:
             output = min(output, request.output_tokens_max)
         work = _Work(request, timeline, output, answer)
-        self._model.check(request.id, work.prompt, output, request.adapter)
+        self._model.check(work, work.prompt, output, request.adapter)
         now_ns = self._world.now_ns()
         timeline.mark(ENGINE_RECV, now_ns)
-        host = self.spec.host
-        cost_us = host.api_us + host.tokenize_us_per_token * work.prompt
+        front = self.spec.front
+        cost_us = front.api_us + front.tokenize_us_per_token * work.prompt
         work.tokenized_ns = max(now_ns, self._front_free_ns) + int(cost_us * 1000.0 + 0.5)
         self._front_free_ns = work.tokenized_ns
-        work.queued_ns = work.tokenized_ns + int(host.enqueue_us * 1000.0 + 0.5)
-        self._works[request.id] = work
+        work.queued_ns = work.tokenized_ns + int(front.enqueue_us * 1000.0 + 0.5)
+        self._works[work] = None
         self._arriving.append(work)
         if self._timer is None:
             self._at(work.queued_ns)
@@ -216,10 +218,6 @@ class EmulatedEngine:
                 field="model",
                 value=wanted,
                 hint=f"it serves {', '.join(self._models)}",
-            )
-        if request.id in self._works:
-            raise EngineError(
-                f"request id {request.id!r} is already being answered", field="id", value=request.id
             )
 
     def _at(self, due_ns: int) -> None:
@@ -246,18 +244,16 @@ class EmulatedEngine:
             timeline = work.timeline
             timeline.mark(TOKENIZED, work.tokenized_ns)
             timeline.mark(QUEUED, work.queued_ns)
-            request = work.request
-            self._model.add(request.id, work.prompt, work.output, request.adapter)
+            self._model.add(work, work.prompt, work.output, work.request.adapter)
         self._result = self._model.step(now_ns, self._interval > 0)
         if self._result is not None:
             self._at(now_ns + self._result.duration_ns)
         elif arriving:
             self._at(arriving[0].queued_ns)
 
-    def _finish_step(self, result: StepResult[str]) -> None:
-        for id in result.started:
-            work = self._works.get(id)
-            if work is not None:
+    def _finish_step(self, result: StepResult[_Work]) -> None:
+        for work in result.started:
+            if not work.gone:
                 _mark_preparation(work.timeline, result, self._due_ns)
         if self._interval:
             self._deliver_some(result)
@@ -268,40 +264,37 @@ class EmulatedEngine:
         if self._on_step is not None:
             self._on_step(_row(self.name, self.spec.blocks, result))
 
-    def _deliver_some(self, result: StepResult[str]) -> None:
+    def _deliver_some(self, result: StepResult[_Work]) -> None:
         finished = dict(zip(result.finished, result.preemptions, strict=True))
-        for id in result.emitted:
-            work = self._works.get(id)
-            if work is None:
+        for work in result.emitted:
+            if work.gone:
                 continue
             work.generated += 1
-            if id in finished:
-                self._last(work, finished[id])
+            if work in finished:
+                self._last(work, finished[work])
             elif work.request.stream and (
                 work.generated == 1 or work.generated - work.sent >= self._interval
             ):
                 self._push(work, None)
 
-    def _deliver_ends(self, result: StepResult[str]) -> None:
-        for id in result.first:
-            work = self._works.get(id)
-            if work is not None:
+    def _deliver_ends(self, result: StepResult[_Work]) -> None:
+        for work in result.first:
+            if not work.gone:
                 work.generated = 1
                 if work.output > 1 and work.request.stream:
                     self._push(work, None)
-        for id, preemptions in zip(result.finished, result.preemptions, strict=True):
-            work = self._works.get(id)
-            if work is not None:
+        for work, preemptions in zip(result.finished, result.preemptions, strict=True):
+            if not work.gone:
                 work.generated = work.output
                 self._last(work, preemptions)
 
     def _last(self, work: _Work, preemptions: int) -> None:
-        del self._works[work.request.id]
-        self._push(work, Usage(work.prompt, work.output, 0, preemptions))
+        self._forget(work)
+        self._push(work, Usage(work.prompt, work.output), preemptions)
 
-    def _push(self, work: _Work, usage: Usage | None) -> None:
+    def _push(self, work: _Work, usage: Usage | None, preemptions: int = 0) -> None:
         tokens = work.generated - work.sent
-        chunk = Chunk(b"", tokens, usage is not None, usage)
+        chunk = Chunk(tokens=tokens, last=usage is not None, usage=usage, preemptions=preemptions)
         if work.answer is not None:
             if work.request.stream:
                 chunk.data = work.answer.piece(tokens, usage)
@@ -313,14 +306,18 @@ class EmulatedEngine:
         work.chunks.append(chunk)
         work.wake()
 
+    def _forget(self, work: _Work) -> None:
+        work.gone = True
+        self._works.pop(work, None)
+
     def _leave(self, work: _Work) -> None:
         """Cancel: free what it holds, and mark what had happened to it by now."""
-        id = work.request.id
-        del self._works[id]
+        self._forget(work)
         now_ns = self._world.now_ns()
-        if self._model.cancel(id):
-            if self._result is not None and id in self._result.started:
-                _mark_preparation(work.timeline, self._result, now_ns)
+        self._model.cancel(work)
+        if self._result is not None and work in self._result.started:
+            _mark_preparation(work.timeline, self._result, now_ns)
+        if work not in self._arriving:
             return
         self._arriving.remove(work)
         if work.tokenized_ns <= now_ns:
@@ -332,14 +329,14 @@ class EmulatedEngine:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._result = None
-        for work in list(self._works.values()):
+        for work in list(self._works):
             self._leave(work)
             work.error = error
             work.wake()
+        self._result = None
 
 
-def _mark_preparation(timeline: Timeline, result: StepResult[str], now_ns: int) -> None:
+def _mark_preparation(timeline: Timeline, result: StepResult[_Work], now_ns: int) -> None:
     """Mark `scheduled` and the device points of the step that came before `now_ns`."""
     at_ns = result.t_ns
     timeline.mark(SCHEDULED, at_ns)
@@ -350,7 +347,7 @@ def _mark_preparation(timeline: Timeline, result: StepResult[str], now_ns: int) 
         timeline.mark(point, at_ns)
 
 
-def _row(name: str, blocks: int, r: StepResult[str]) -> StepRow:
+def _row(name: str, blocks: int, r: StepResult[_Work]) -> StepRow:
     return StepRow(
         name,
         r.t_ns,

@@ -17,78 +17,113 @@ Sources: vLLM V1 `Scheduler.schedule` (0.10 to 0.19) for 1, 2 and 4; `predict.st
 `predict.prepare` and `predict.transfer` for 3, re-implemented over arrays operation by operation, so that
 rounding is the same.  `sim.oracle` is the independent twin of this file; tests hold both to the same nanosecond.
 
+Everything compiled is in this one file, names of array cells included, because numba's cache on disk notices
+a change only in the file of the function it compiled.
+
+State is packed into few matrices, because every array handed to a compiled function costs a
+tenth of a microsecond a call: `rows[row, FIELD]` holds one request a column, `tally` the scalars of the state,
+`slots` the adapter slots, `result` what a step reports.  Integers are int64.
+
 Deliberately absent: prefix caching, priorities, speculative tokens.  Importing this imports numba.
 """
 
+from typing import Any
+
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
-from sits.predict.steptime import SCALARS
-from sits.sim.layout import (
-    ADAPTER,
-    ADAPTER_BYTES,
-    ADAPTER_LOADS,
-    BLOCK_COUNT,
-    BLOCK_SIZE,
-    BLOCKS,
-    CHUNKED,
-    COMPUTED,
-    COPY_BYTES,
-    COPY_NS,
-    DECODE_TOKENS,
-    DENIED,
-    DURATION_NS,
-    EAGER,
-    EMITTED,
-    EMITTED_COUNT,
-    FINISHED,
-    FINISHED_COUNT,
-    FIRST,
-    FIRST_COUNT,
-    FIRST_NS,
-    FREE,
-    GENERATED,
-    GONE,
-    GRAPH_SEQS_MAX,
-    HEAD,
-    ID_LISTS,
-    KV_USED,
-    LAST_NS,
-    LONG_PREFILL,
-    NEXT,
-    OUTPUT,
-    PEAK,
-    PLACE,
-    PREEMPTED,
-    PREEMPTION_COUNT,
-    PREEMPTIONS,
-    PREFILL_TOKENS,
-    PREPARE_NS,
-    PREVIOUS,
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+# rows[row, field]: one request.
+(
     PROMPT,
-    RECOMPUTED_TOKENS,
-    RESULT_COUNT,
-    RUNNING,
-    RUNNING_COUNT,
+    OUTPUT,
+    ADAPTER,
+    TOTAL,
+    COMPUTED,
+    PEAK,
+    BLOCKS,
+    GENERATED,
+    PREEMPTIONS,
+    PLACE,
+    NEXT,
+    PREVIOUS,
+    TAKE,
     SCHEDULED_NS,
+    FIRST_NS,
+    LAST_NS,
+) = range(16)
+"""Fields of a request: tokens asked and to generate, adapter (-1 = none), tokens known (prompt + generated),
+tokens with KV, the most that ever had KV, blocks held, tokens generated, times preempted, where it is, its
+neighbours in the waiting queue, tokens taken into the current step, and its three times."""
+
+FIELD_COUNT = 16
+
+GONE, WAITING, RUNNING = range(3)
+"""Values of `PLACE`."""
+
+# tally[cell]
+FREE, HEAD, TAIL, RUNNING_COUNT, WAITING_COUNT, STEP_COUNT, TOUCH_COUNT = range(7)
+TALLY_COUNT = 7
+
+# slots[cell, slot]: the adapter in it (-1 = none), the last step that used it, and when it was last touched.
+HELD, USED_STEP, TOUCHED = range(3)
+SLOT_CELLS = 3
+
+# whole[cell]: integer settings
+(
+    BLOCK_SIZE,
+    BLOCK_COUNT,
     SEQS_MAX,
+    TOKENS_MAX,
+    LONG_PREFILL,
+    CHUNKED,
+    GRAPH_SEQS_MAX,
     SLOT_COUNT,
-    STAGE_0,
-    STAGE_COUNT,
-    STARTED,
-    STARTED_COUNT,
-    STEP_COUNT,
+    ADAPTER_BYTES,
+    ADAPTER_COPIES,
+    DIPS_BUSY_MIN,
+) = range(11)
+WHOLE_COUNT = 11
+
+# links[rank, cell]: bandwidth in bytes/s, and its dips (period 0 = none)
+BANDWIDTH, DEPTH, WIDTH_NS, PERIOD_NS, PHASE_NS = range(5)
+
+# result[cell]: what one step reports, in the order of `model.StepResult`.
+(
+    T_NS,
+    DURATION_NS,
     STEP_RUNNING,
     STEP_WAITING,
-    T_NS,
-    TAIL,
-    TAKE,
-    TOKENS_MAX,
-    TOTAL,
-    WAITING,
-    WAITING_COUNT,
-)
+    PREFILL_TOKENS,
+    DECODE_TOKENS,
+    KV_USED,
+    PREEMPTED,
+    DENIED,
+    RECOMPUTED_TOKENS,
+    COPY_BYTES,
+    COPY_NS,
+    ADAPTER_LOADS,
+    EAGER,
+    PREPARE_NS,
+    STARTED_COUNT,
+    FIRST_COUNT,
+    FINISHED_COUNT,
+    EMITTED_COUNT,
+    STAGE_0,
+) = range(20)
+STAGE_COUNT = 8
+"""The device-preparation stages of `predict.prepare`; their durations follow each other from `STAGE_0`."""
 
+RESULT_COUNT = STAGE_0 + STAGE_COUNT
+
+# ids[list, i]: rows scheduled for the first time, with a first token, finished, and with any token in a step.
+STARTED, FIRST, FINISHED, EMITTED = range(4)
+ID_LISTS = 4
+
+# figures[cell]: the scalars of `predict.steptime.StepTime`, in the order of its `SCALARS`
 (
     PREFILL_US,
     PREFILL_US_PER_TOKEN,
@@ -97,80 +132,101 @@ from sits.sim.layout import (
     DECODE_US_PER_SEQ,
     DECODE_US_PER_KV_TOKEN,
     SKEW,
-    OVERHEAD_US,
-    EAGER_US,
-) = (SCALARS.index(name) for name in SCALARS if name != "noise_cv")
+) = range(7)
+EAGER_US = 8
 
-_compiled = njit(cache=True)
+(
+    ALLOCATE,
+    ALLOCATE_PER_BLOCK,
+    BUILD,
+    BUILD_PER_SEQ,
+    BUILD_PER_TOKEN,
+    INPUT_COPIES,
+    COPY_LATENCY,
+    CHOOSE,
+    ATTENTION,
+    ATTENTION_PER_SEQ,
+    ATTENTION_PER_BLOCK,
+    BARRIER,
+    GRAPH_LAUNCH,
+    EAGER_LAUNCH,
+) = range(14)
+"""`predict.prepare.HostCosts` in the order of its fields."""
+
+_part: Any = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""A function called only by compiled ones: no wrapper for Python, and no copy of its own on disk."""
+
+_entry: Any = njit(error_model="numpy", cache=True)
+"""A function Python calls."""
 
 
-@_compiled
-def enqueue(rows, tally, r):
+@_part
+def _enqueue(rows: Ints, tally: Ints, r: int) -> None:
     """Put row `r` at the tail of the waiting queue."""
     tail = tally[TAIL]
-    rows[PLACE, r] = WAITING
-    rows[NEXT, r] = -1
-    rows[PREVIOUS, r] = tail
+    rows[r, PLACE] = WAITING
+    rows[r, NEXT] = -1
+    rows[r, PREVIOUS] = tail
     if tail >= 0:
-        rows[NEXT, tail] = r
+        rows[tail, NEXT] = r
     else:
         tally[HEAD] = r
     tally[TAIL] = r
     tally[WAITING_COUNT] += 1
 
 
-@_compiled
-def add(rows, tally, r, prompt, output, adapter):
+@_entry
+def add(rows: Ints, tally: Ints, r: int, prompt: int, output: int, adapter: int) -> None:
     """Make row `r` a new request at the tail of the waiting queue; `adapter` -1 = base model."""
-    rows[:, r] = 0
-    rows[PROMPT, r] = prompt
-    rows[TOTAL, r] = prompt
-    rows[OUTPUT, r] = output
-    rows[ADAPTER, r] = adapter
-    rows[SCHEDULED_NS, r] = -1
-    enqueue(rows, tally, r)
+    rows[r, :] = 0
+    rows[r, PROMPT] = prompt
+    rows[r, TOTAL] = prompt
+    rows[r, OUTPUT] = output
+    rows[r, ADAPTER] = adapter
+    rows[r, SCHEDULED_NS] = -1
+    _enqueue(rows, tally, r)
 
 
-@_compiled
-def _enqueue_first(rows, tally, r):
+@_part
+def _enqueue_first(rows: Ints, tally: Ints, r: int) -> None:
     head = tally[HEAD]
-    rows[PLACE, r] = WAITING
-    rows[PREVIOUS, r] = -1
-    rows[NEXT, r] = head
+    rows[r, PLACE] = WAITING
+    rows[r, PREVIOUS] = -1
+    rows[r, NEXT] = head
     if head >= 0:
-        rows[PREVIOUS, head] = r
+        rows[head, PREVIOUS] = r
     else:
         tally[TAIL] = r
     tally[HEAD] = r
     tally[WAITING_COUNT] += 1
 
 
-@_compiled
-def _unlink(rows, tally, r):
-    before, after = rows[PREVIOUS, r], rows[NEXT, r]
+@_part
+def _unlink(rows: Ints, tally: Ints, r: int) -> None:
+    before, after = rows[r, PREVIOUS], rows[r, NEXT]
     if before >= 0:
-        rows[NEXT, before] = after
+        rows[before, NEXT] = after
     else:
         tally[HEAD] = after
     if after >= 0:
-        rows[PREVIOUS, after] = before
+        rows[after, PREVIOUS] = before
     else:
         tally[TAIL] = before
     tally[WAITING_COUNT] -= 1
 
 
-@_compiled
-def _free(rows, tally, r):
-    tally[FREE] += rows[BLOCKS, r]
-    rows[BLOCKS, r] = 0
+@_part
+def _free(rows: Ints, tally: Ints, r: int) -> None:
+    tally[FREE] += rows[r, BLOCKS]
+    rows[r, BLOCKS] = 0
 
 
-@_compiled
-def cancel(rows, running, tally, r):
+@_entry
+def cancel(rows: Ints, running: Ints, tally: Ints, r: int) -> None:
     """Take row `r` out of wherever it is and free its blocks at once."""
-    if rows[PLACE, r] == WAITING:
+    if rows[r, PLACE] == WAITING:
         _unlink(rows, tally, r)
-    elif rows[PLACE, r] == RUNNING:
+    elif rows[r, PLACE] == RUNNING:
         n = tally[RUNNING_COUNT]
         kept = 0
         for i in range(n):
@@ -179,80 +235,98 @@ def cancel(rows, running, tally, r):
                 kept += 1
         tally[RUNNING_COUNT] = kept
     _free(rows, tally, r)
-    rows[PLACE, r] = GONE
+    rows[r, PLACE] = GONE
 
 
-@_compiled
-def _missing_blocks(rows, whole, r, take):
+@_part
+def _missing_blocks(rows: Ints, whole: Ints, r: int, take: int) -> int:
     size = whole[BLOCK_SIZE]
-    return (rows[COMPUTED, r] + take + size - 1) // size - rows[BLOCKS, r]
+    return (rows[r, COMPUTED] + take + size - 1) // size - rows[r, BLOCKS]
 
 
-@_compiled
-def _preempt_youngest(rows, running, tally):
+@_part
+def _preempt_youngest(rows: Ints, running: Ints, tally: Ints) -> int:
     tally[RUNNING_COUNT] -= 1
     r = running[tally[RUNNING_COUNT]]
     _free(rows, tally, r)
-    rows[PEAK, r] = max(rows[PEAK, r], rows[COMPUTED, r])
-    rows[COMPUTED, r] = 0
-    rows[TAKE, r] = 0
-    rows[PREEMPTIONS, r] += 1
-    tally[PREEMPTION_COUNT] += 1
+    rows[r, PEAK] = max(rows[r, PEAK], rows[r, COMPUTED])
+    rows[r, COMPUTED] = 0
+    rows[r, TAKE] = 0
+    rows[r, PREEMPTIONS] += 1
     _enqueue_first(rows, tally, r)
     return r
 
 
-@_compiled
-def _find_slot(slots, count, adapter, stamp):
-    """The slot that holds `adapter`, else the least recently used one free for this step, else -1."""
+@_part
+def _find_slot(slots: Ints, count: int, adapter: int, now_step: int) -> int:
+    """The slot that holds `adapter`, else the least recently used one that this step does not use, else -1."""
     best = -1
     for s in range(count):
-        if slots[0, s] == adapter:
+        if slots[HELD, s] == adapter:
             return s
-        if slots[1, s] != stamp and (best < 0 or slots[1, s] < slots[1, best]):
+        if slots[USED_STEP, s] != now_step and (best < 0 or slots[TOUCHED, s] < slots[TOUCHED, best]):
             best = s
     return best
 
 
-@_compiled
-def _stamp_running(rows, running, tally, slots, whole):
-    """Mark the adapters that running requests hold as used in this step."""
-    stamp = tally[STEP_COUNT]
+@_part
+def _touch(slots: Ints, tally: Ints, slot: int) -> None:
+    tally[TOUCH_COUNT] += 1
+    slots[USED_STEP, slot] = tally[STEP_COUNT]
+    slots[TOUCHED, slot] = tally[TOUCH_COUNT]
+
+
+@_part
+def _touch_running(rows: Ints, running: Ints, tally: Ints, slots: Ints, whole: Ints) -> None:
+    """Adapters that running requests hold are used in this step."""
     for i in range(tally[RUNNING_COUNT]):
-        adapter = rows[ADAPTER, running[i]]
+        adapter = rows[running[i], ADAPTER]
         if adapter >= 0:
-            slots[1, _find_slot(slots, whole[SLOT_COUNT], adapter, stamp)] = stamp
+            _touch(slots, tally, _find_slot(slots, whole[SLOT_COUNT], adapter, tally[STEP_COUNT]))
 
 
-@_compiled
-def _admit(now_ns, rows, running, tally, slots, whole, result, ids, r, take, missing, slot):
+@_part
+def _admit(
+    now_ns: int,
+    rows: Ints,
+    running: Ints,
+    tally: Ints,
+    slots: Ints,
+    whole: Ints,
+    result: Ints,
+    ids: Ints,
+    r: int,
+    take: int,
+    missing: int,
+    slot: int,
+) -> None:
     _unlink(rows, tally, r)
-    rows[PLACE, r] = RUNNING
-    rows[TAKE, r] = take
-    rows[BLOCKS, r] += missing
+    rows[r, PLACE] = RUNNING
+    rows[r, TAKE] = take
+    rows[r, BLOCKS] += missing
     tally[FREE] -= missing
     running[tally[RUNNING_COUNT]] = r
     tally[RUNNING_COUNT] += 1
     if slot >= 0:
-        if slots[0, slot] != rows[ADAPTER, r]:
-            slots[0, slot] = rows[ADAPTER, r]
+        if slots[HELD, slot] != rows[r, ADAPTER]:
+            slots[HELD, slot] = rows[r, ADAPTER]
             result[ADAPTER_LOADS] += 1
-        slots[1, slot] = tally[STEP_COUNT]
-    if rows[SCHEDULED_NS, r] < 0:
-        rows[SCHEDULED_NS, r] = now_ns
+        _touch(slots, tally, slot)
+    if rows[r, SCHEDULED_NS] < 0:
+        rows[r, SCHEDULED_NS] = now_ns
         ids[STARTED, result[STARTED_COUNT]] = r
         result[STARTED_COUNT] += 1
 
 
-@_compiled
-def _continue_running(rows, running, tally, whole, result):
+@_part
+def _continue_running(rows: Ints, running: Ints, tally: Ints, whole: Ints, result: Ints) -> tuple[int, int]:
     """Give tokens and blocks to running requests; returns the budget left and the blocks taken."""
     budget = whole[TOKENS_MAX]
     taken = 0
     i = 0
     while i < tally[RUNNING_COUNT] and budget > 0:
         r = running[i]
-        take = rows[TOTAL, r] - rows[COMPUTED, r]
+        take = rows[r, TOTAL] - rows[r, COMPUTED]
         if 0 < whole[LONG_PREFILL] < take:
             take = whole[LONG_PREFILL]
         take = min(take, budget)
@@ -264,27 +338,37 @@ def _continue_running(rows, running, tally, whole, result):
                 return budget, taken
         tally[FREE] -= missing
         taken += missing
-        rows[BLOCKS, r] += missing
-        rows[TAKE, r] = take
+        rows[r, BLOCKS] += missing
+        rows[r, TAKE] = take
         budget -= take
         i += 1
     return budget, taken
 
 
-@_compiled
-def _admit_waiting(now_ns, rows, running, tally, slots, whole, result, ids, budget):
+@_part
+def _admit_waiting(
+    now_ns: int,
+    rows: Ints,
+    running: Ints,
+    tally: Ints,
+    slots: Ints,
+    whole: Ints,
+    result: Ints,
+    ids: Ints,
+    budget: int,
+) -> int:
     """Admit waiting requests first come first served; returns the blocks taken."""
     taken = 0
     r = tally[HEAD]
     while r >= 0 and budget > 0 and tally[RUNNING_COUNT] < whole[SEQS_MAX]:
-        after = rows[NEXT, r]
+        after = rows[r, NEXT]
         slot = -1
-        if rows[ADAPTER, r] >= 0:
-            slot = _find_slot(slots, whole[SLOT_COUNT], rows[ADAPTER, r], tally[STEP_COUNT])
+        if rows[r, ADAPTER] >= 0:
+            slot = _find_slot(slots, whole[SLOT_COUNT], rows[r, ADAPTER], tally[STEP_COUNT])
             if slot < 0:
                 r = after
                 continue
-        take = rows[TOTAL, r] - rows[COMPUTED, r]
+        take = rows[r, TOTAL] - rows[r, COMPUTED]
         if 0 < whole[LONG_PREFILL] < take:
             take = whole[LONG_PREFILL]
         if take > budget:
@@ -302,18 +386,20 @@ def _admit_waiting(now_ns, rows, running, tally, slots, whole, result, ids, budg
     return taken
 
 
-@_compiled
-def _admit_alone(now_ns, rows, running, tally, slots, whole, result, ids):
+@_part
+def _admit_alone(
+    now_ns: int, rows: Ints, running: Ints, tally: Ints, slots: Ints, whole: Ints, result: Ints, ids: Ints
+) -> int:
     """Without chunked prefill: a head of the queue larger than the whole budget, alone; -1 if there is none."""
     r = tally[HEAD]
     if r < 0 or whole[CHUNKED] or tally[RUNNING_COUNT] >= whole[SEQS_MAX]:
         return -1
-    take = rows[TOTAL, r] - rows[COMPUTED, r]
+    take = rows[r, TOTAL] - rows[r, COMPUTED]
     if take <= whole[TOKENS_MAX]:
         return -1
     slot = -1
-    if rows[ADAPTER, r] >= 0:
-        slot = _find_slot(slots, whole[SLOT_COUNT], rows[ADAPTER, r], tally[STEP_COUNT])
+    if rows[r, ADAPTER] >= 0:
+        slot = _find_slot(slots, whole[SLOT_COUNT], rows[r, ADAPTER], tally[STEP_COUNT])
         if slot < 0:
             return -1
     missing = _missing_blocks(rows, whole, r, take)
@@ -324,8 +410,8 @@ def _admit_alone(now_ns, rows, running, tally, slots, whole, result, ids):
     return missing
 
 
-@_compiled
-def _line(table, at):
+@_part
+def _line(table: Floats, at: float) -> float:
     """`predict.steptime.interpolate` over `table[0]` (x) and `table[1]` (y)."""
     n = table.shape[1]
     if at <= table[0, 0] or n == 1:
@@ -341,28 +427,37 @@ def _line(table, at):
     return table[1, low] + slope_top * (at - table[0, low]) / (table[0, high] - table[0, low])
 
 
-@_compiled
-def _step_us(rows, running, tally, figures, dense, head, result, graph_seqs_max):
-    """`predict.steptime.step_time_us` of the batch in `rows[TAKE]`; also counts tokens into `result`."""
+@_part
+def _step_us(
+    rows: Ints,
+    running: Ints,
+    tally: Ints,
+    figures: Floats,
+    dense: Floats,
+    head: Floats,
+    result: Ints,
+    graph_seqs_max: int,
+) -> float:
+    """`predict.steptime.step_time_us` of the batch in `rows[TAKE]`, less `overhead_us`; counts tokens.
+
+    The preparation chain is what `overhead_us` sums up, and it is accounted for stage by stage.
+    """
     tokens = emitting = n = total = longest = 0
     for i in range(tally[RUNNING_COUNT]):
         r = running[i]
-        take = rows[TAKE, r]
-        if take == 0:
-            continue
+        take = rows[r, TAKE]
         tokens += take
-        computed = rows[COMPUTED, r]
-        emitting += computed + take == rows[TOTAL, r]
-    t = _line(dense, tokens) + figures[OVERHEAD_US]
+        emitting += take > 0 and rows[r, COMPUTED] + take == rows[r, TOTAL]
+    t = _line(dense, tokens)
     if emitting > 0:
         t += _line(head, emitting)
     for i in range(tally[RUNNING_COUNT]):
         r = running[i]
-        take = rows[TAKE, r]
+        take = rows[r, TAKE]
         if take == 0:
             continue
-        computed = rows[COMPUTED, r]
-        if rows[GENERATED, r] > 0 and computed + 1 == rows[TOTAL, r]:
+        computed = rows[r, COMPUTED]
+        if rows[r, GENERATED] > 0 and computed + 1 == rows[r, TOTAL]:
             kv = computed + 1
             n += 1
             total += kv
@@ -382,66 +477,129 @@ def _step_us(rows, running, tally, figures, dense, head, result, graph_seqs_max)
     return t
 
 
-@_compiled
-def _copy_ns(size, now_ns, link):
-    """Nanoseconds to copy `size` bytes from `now_ns` on: `link` is bandwidth in bytes/ns, dips as in `Dips`."""
-    return int(size / link[0] + 0.5)
+@_part
+def _copy_ns(size: float, link: Floats, start_ns: float, dipping: bool) -> float:
+    """`predict.transfer.copy_ns`."""
+    work = size / link[BANDWIDTH] * 1e9
+    if not dipping or link[PERIOD_NS] == 0.0 or work == 0.0:
+        return work
+    depth, width, period = link[DEPTH], link[WIDTH_NS], link[PERIOD_NS]
+    slow = 1.0 - depth
+    at = (start_ns - link[PHASE_NS]) % period
+    periods = np.floor(work / (period - depth * width))
+    work = max(0.0, work - periods * (period - depth * width))
+    done = periods * period
+    for part in range(3):
+        if part == 0:
+            length, speed = max(0.0, width - at), slow
+        elif part == 1:
+            length, speed = period - max(at, width), 1.0
+        else:
+            length, speed = width, slow
+        if work <= length * speed:
+            return done + (work / speed if speed > 0.0 else 0.0)
+        work -= length * speed
+        done += length
+    return done + work
 
 
-@_compiled
-def _prepare(now_ns, blocks, whole, link, prepare, result):
-    """Durations of the eight preparation stages, and the copies in them."""
+@_part
+def _copies_ns(
+    size: float, copies: float, link: Floats, start_ns: float, dipping: bool, latency_ns: float
+) -> float:
+    """`predict.transfer.copies_ns`."""
+    wait = copies * latency_ns
+    return wait + _copy_ns(size, link, start_ns + wait, dipping)
+
+
+@_part
+def _prepare(
+    now_ns: int,
+    seqs: int,
+    new_blocks: int,
+    table_blocks: int,
+    whole: Ints,
+    links: Floats,
+    costs: Floats,
+    result: Ints,
+) -> None:
+    """`predict.prepare.prepare_ns`: the eight stages and the copies in them; `table_blocks` are a sequence's."""
     tokens = result[PREFILL_TOKENS] + result[DECODE_TOKENS]
-    seqs = result[STEP_RUNNING]
+    dipping = result[STEP_RUNNING] >= whole[DIPS_BUSY_MIN]
+    input_bytes = 24 * tokens + seqs * (4 * table_blocks + 16)
+    restore_bytes = result[ADAPTER_LOADS] * whole[ADAPTER_BYTES]
+    restore_copies = result[ADAPTER_LOADS] * whole[ADAPTER_COPIES]
+    latency = costs[COPY_LATENCY]
+    allocate = costs[ALLOCATE] + costs[ALLOCATE_PER_BLOCK] * new_blocks
+    build = costs[BUILD] + costs[BUILD_PER_SEQ] * seqs + costs[BUILD_PER_TOKEN] * tokens
+    restore_0 = inputs_0 = slowest = 0.0
+    for rank in range(links.shape[0]):
+        link = links[rank]
+        at = now_ns + allocate
+        restore = _copies_ns(restore_bytes, restore_copies, link, at, dipping, latency)
+        inputs = _copies_ns(input_bytes, costs[INPUT_COPIES], link, at + restore + build, dipping, latency)
+        if rank == 0:
+            restore_0, inputs_0 = restore, inputs
+        slowest = max(slowest, restore + inputs)
+    stages = result[STAGE_0:]
+    stages[0] = np.ceil(allocate)
+    stages[1] = np.ceil(restore_0)
+    stages[2] = np.ceil(build)
+    stages[3] = np.ceil(inputs_0)
+    stages[4] = np.ceil(costs[CHOOSE])
+    stages[5] = np.ceil(
+        costs[ATTENTION] + costs[ATTENTION_PER_SEQ] * seqs + costs[ATTENTION_PER_BLOCK] * new_blocks
+    )
+    if links.shape[0] > 1:
+        stages[6] = np.ceil(slowest - (restore_0 + inputs_0) + costs[BARRIER])
+    stages[7] = np.ceil(costs[EAGER_LAUNCH] if result[EAGER] else costs[GRAPH_LAUNCH])
     for stage in range(STAGE_COUNT):
-        us = (
-            prepare[stage, 0]
-            + tokens * prepare[stage, 1]
-            + seqs * prepare[stage, 2]
-            + blocks * prepare[stage, 3]
-        )
-        result[STAGE_0 + stage] = int(us * 1000.0 + 0.5)
-    size = result[ADAPTER_LOADS] * whole[ADAPTER_BYTES]
-    if size > 0:
-        result[COPY_BYTES] = size
-        result[COPY_NS] = _copy_ns(size, now_ns, link)
-        result[STAGE_0 + 1] += result[COPY_NS]
-    for stage in range(STAGE_COUNT):
-        result[PREPARE_NS] += result[STAGE_0 + stage]
+        result[PREPARE_NS] += stages[stage]
+    result[COPY_BYTES] = restore_bytes + input_bytes
+    result[COPY_NS] = stages[1] + stages[3]
+    if links.shape[0] > 1:
+        result[COPY_NS] += stages[6] - np.ceil(costs[BARRIER])
 
 
-@_compiled
-def _count_recomputed(rows, running, tally):
-    again = 0
+@_part
+def _batch(rows: Ints, running: Ints, tally: Ints, result: Ints) -> tuple[int, int]:
+    """Sequences in the batch, and blocks a sequence of it holds on average (rounded up); counts recomputation."""
+    seqs = held = 0
     for i in range(tally[RUNNING_COUNT]):
         r = running[i]
-        computed = rows[COMPUTED, r]
-        again += max(0, min(computed + rows[TAKE, r], rows[PEAK, r]) - computed)
-    return again
+        take = rows[r, TAKE]
+        if take == 0:
+            continue
+        seqs += 1
+        held += rows[r, BLOCKS]
+        computed = rows[r, COMPUTED]
+        if computed < rows[r, PEAK]:
+            result[RECOMPUTED_TOKENS] += min(computed + take, rows[r, PEAK]) - computed
+    return seqs, (held + seqs - 1) // seqs
 
 
-@_compiled
-def _emit(rows, running, tally, result, ids, end_ns):
+@_part
+def _emit(rows: Ints, running: Ints, tally: Ints, result: Ints, ids: Ints, end_ns: int) -> None:
     """Book the step's tokens; requests whose tokens all have KV emit one, finished ones leave."""
     kept = 0
     for i in range(tally[RUNNING_COUNT]):
         r = running[i]
-        take = rows[TAKE, r]
-        rows[TAKE, r] = 0
-        rows[COMPUTED, r] += take
-        if take > 0 and rows[COMPUTED, r] == rows[TOTAL, r]:
-            rows[GENERATED, r] += 1
-            rows[TOTAL, r] += 1
+        take = rows[r, TAKE]
+        rows[r, TAKE] = 0
+        rows[r, COMPUTED] += take
+        if take > 0 and rows[r, COMPUTED] == rows[r, TOTAL]:
+            rows[r, GENERATED] += 1
+            rows[r, TOTAL] += 1
             ids[EMITTED, result[EMITTED_COUNT]] = r
             result[EMITTED_COUNT] += 1
-            if rows[GENERATED, r] == 1:
-                rows[FIRST_NS, r] = end_ns
+            if rows[r, GENERATED] == 1:
+                rows[r, FIRST_NS] = end_ns
                 ids[FIRST, result[FIRST_COUNT]] = r
                 result[FIRST_COUNT] += 1
-            if rows[GENERATED, r] == rows[OUTPUT, r]:
-                rows[LAST_NS, r] = end_ns
+            if rows[r, GENERATED] == rows[r, OUTPUT]:
+                rows[r, LAST_NS] = end_ns
                 _free(rows, tally, r)
-                rows[PLACE, r] = GONE
+                rows[r, PLACE] = GONE
                 ids[FINISHED, result[FINISHED_COUNT]] = r
                 result[FINISHED_COUNT] += 1
                 continue
@@ -450,8 +608,23 @@ def _emit(rows, running, tally, result, ids, end_ns):
     tally[RUNNING_COUNT] = kept
 
 
-@_compiled
-def step(now_ns, noise, rows, running, tally, slots, whole, figures, dense, head, link, prepare, result, ids):
+@_entry
+def step(
+    now_ns: int,
+    noise: float,
+    rows: Ints,
+    running: Ints,
+    tally: Ints,
+    slots: Ints,
+    whole: Ints,
+    figures: Floats,
+    dense: Floats,
+    head: Floats,
+    links: Floats,
+    costs: Floats,
+    result: Ints,
+    ids: Ints,
+) -> None:
     """Run one step that starts at `now_ns`; there must be work.  Fills `result` and `ids`.
 
     `noise` multiplies the device time.  Times of the requests concerned are written to `rows`.
@@ -459,7 +632,7 @@ def step(now_ns, noise, rows, running, tally, slots, whole, figures, dense, head
     result[:] = 0
     tally[STEP_COUNT] += 1
     if whole[SLOT_COUNT]:
-        _stamp_running(rows, running, tally, slots, whole)
+        _touch_running(rows, running, tally, slots, whole)
     blocks = _admit_alone(now_ns, rows, running, tally, slots, whole, result, ids)
     if blocks < 0:
         budget, blocks = _continue_running(rows, running, tally, whole, result)
@@ -469,20 +642,33 @@ def step(now_ns, noise, rows, running, tally, slots, whole, figures, dense, head
     result[STEP_RUNNING] = tally[RUNNING_COUNT]
     result[STEP_WAITING] = tally[WAITING_COUNT]
     result[KV_USED] = whole[BLOCK_COUNT] - tally[FREE]
-    result[RECOMPUTED_TOKENS] = _count_recomputed(rows, running, tally)
+    seqs, table_blocks = _batch(rows, running, tally, result)
     device_us = _step_us(rows, running, tally, figures, dense, head, result, whole[GRAPH_SEQS_MAX])
-    _prepare(now_ns, blocks, whole, link, prepare, result)
+    _prepare(now_ns, seqs, blocks, table_blocks, whole, links, costs, result)
     result[DURATION_NS] = result[PREPARE_NS] + int(device_us * noise * 1000.0 + 0.5)
     _emit(rows, running, tally, result, ids, now_ns + result[DURATION_NS])
 
 
-@_compiled
-def simulate(queued_ns, rows, running, tally, slots, whole, figures, dense, head, link, prepare, noise):
+@_entry
+def simulate(
+    queued_ns: Ints,
+    rows: Ints,
+    running: Ints,
+    tally: Ints,
+    slots: Ints,
+    whole: Ints,
+    figures: Floats,
+    dense: Floats,
+    head: Floats,
+    links: Floats,
+    costs: Floats,
+    noise_ring: Floats,
+) -> tuple[int, int]:
     """Run a whole trace: row `r` joins the waiting queue at `queued_ns[r]` (ascending); returns steps and end.
 
     The answer lies in `rows`: scheduled, first and last token times, preemptions.
     """
-    count = rows.shape[1]
+    count = rows.shape[0]
     result = np.zeros(RESULT_COUNT, np.int64)
     ids = np.empty((ID_LISTS, running.shape[0]), np.int64)
     now_ns = np.int64(0)
@@ -491,9 +677,9 @@ def simulate(queued_ns, rows, running, tally, slots, whole, figures, dense, head
         if tally[RUNNING_COUNT] == 0 and tally[HEAD] < 0:
             now_ns = max(now_ns, queued_ns[arrived])
         while arrived < count and queued_ns[arrived] <= now_ns:
-            enqueue(rows, tally, arrived)
+            _enqueue(rows, tally, arrived)
             arrived += 1
-        factor = noise[steps % noise.shape[0]]
+        factor = noise_ring[steps % noise_ring.shape[0]]
         step(
             now_ns,
             factor,
@@ -505,8 +691,8 @@ def simulate(queued_ns, rows, running, tally, slots, whole, figures, dense, head
             figures,
             dense,
             head,
-            link,
-            prepare,
+            links,
+            costs,
             result,
             ids,
         )

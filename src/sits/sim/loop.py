@@ -1,9 +1,9 @@
 """A virtual asyncio loop: time jumps to the next timer, so an hour of waiting costs nothing.
 
-The rules: `VirtualLoop` is asyncio's own event loop with a selector that never sleeps and never looks at a
-file descriptor.  When no callback is ready, time becomes exactly the time of the next timer; timers are
-rounded to whole nanoseconds, so `VirtualWorld.now_ns()` is exact and integer.  The same program with the same
-seed runs the same callbacks in the same order.  When nothing is ready and no timer is left while the main
+The rules: `VirtualLoop` is asyncio's own event loop whose one turn (`_run_once`) never sleeps and never looks at
+a file descriptor.  When no callback is ready, time becomes exactly the time of the next timer; timers are
+whole nanoseconds, kept in order of (time, creation), so `VirtualWorld.now_ns()` is exact and ties are first come
+first served.  The same program with the same seed runs the same callbacks in the same order.  When nothing is ready and no timer is left while the main
 coroutine is unfinished, nothing can ever happen again: `DeadlockError` says so and names the waiting tasks.
 
 The idea is trio's `MockClock(autojump_threshold=0)`.  Time starts at one second, not at zero, because a time
@@ -14,9 +14,12 @@ reported as a deadlock, because virtual time cannot wait for real time.
 """
 
 import asyncio
+import heapq
 import selectors
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import Context
+from itertools import count
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,24 +35,22 @@ START_NS = 1_000_000_000
 EPOCH_NS = 1_767_225_600_000_000_000
 """Wall clock at virtual time 0: 2026-01-01T00:00:00Z; for display only."""
 
-_END_S = float(2**21)
-_SAME_TIME_S = 4e-10
-"""Timers closer than this are one moment: under half a nanosecond, above a float's spacing up to `_END_S`."""
+END_NS = 2**21 * 1_000_000_000
+"""Latest virtual time: up to 2^21 s the spacing of floats is under half a nanosecond."""
 
 
 class DeadlockError(BugError):
     """Nothing is scheduled on a virtual loop, and what it should finish is not finished."""
 
 
-class JumpSelector(selectors.BaseSelector):
-    """A selector without descriptors: `select` asks the loop to jump instead of sleeping."""
+class BlindSelector(selectors.BaseSelector):
+    """A selector for a loop that never selects: it only remembers the loop's own wake-up pipe."""
 
     def __init__(self) -> None:
-        self.jump: Callable[[float | None], None] = lambda timeout: None
         self._keys: dict[int, selectors.SelectorKey] = {}
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        """Remember `fileobj` (the loop's own wake-up pipe); it is never polled."""
+        """Remember `fileobj`; it is never polled."""
         fd = fileobj if isinstance(fileobj, int) else fileobj.fileno()
         key = self._keys[fd] = selectors.SelectorKey(fileobj, fd, events, data)
         return key
@@ -59,9 +60,7 @@ class JumpSelector(selectors.BaseSelector):
         return self._keys.pop(fileobj if isinstance(fileobj, int) else fileobj.fileno())
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Never ready: time moves instead, unless a callback is waiting to run (`timeout` <= 0)."""
-        if timeout is None or timeout > 0.0:
-            self.jump(timeout)
+        """Never ready."""
         return []
 
     def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
@@ -76,49 +75,66 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """
 
     def __init__(self) -> None:
-        self._now_s = START_NS / 1e9
         self._now_ns = START_NS
+        self._due: list[tuple[int, int, asyncio.TimerHandle]] = []
+        self._created = count()
         self.jumps = 0
-        selector = JumpSelector()
-        super().__init__(selector)
-        selector.jump = self._jump
-        self._clock_resolution = _SAME_TIME_S
+        super().__init__(BlindSelector())
 
     def time(self) -> float:
         """Virtual seconds."""
-        return self._now_s
+        return self._now_ns / 1e9
 
     def now_ns(self) -> int:
         """Virtual time in whole ns."""
         return self._now_ns
 
-    def call_at(
+    def call_at(  # type: ignore[override]  (typeshed's variadic form says no more than this one)
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """`asyncio.loop.call_at`, with `when` rounded to a whole nanosecond."""
-        return super().call_at(round(when * 1e9) / 1e9, callback, *args, context=context)
+        return self.call_at_ns(round(when * 1e9), callback, *args, context=context)
 
-    def call_at_ns(self, when_ns: int, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
-        """Run `callback(*args)` when virtual time is `when_ns`."""
-        return super().call_at(when_ns / 1e9, callback, *args)
+    def call_at_ns(
+        self, when_ns: int, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Run `callback(*args)` when virtual time is `when_ns`; at once (in turn) when that has passed."""
+        if when_ns > END_NS:
+            raise BugError(
+                f"virtual time would pass {END_NS / 1e9:,.0f} s, where a float no longer tells nanoseconds apart",
+                field="when_ns",
+                value=when_ns,
+                hint="split the run",
+            )
+        timer = asyncio.TimerHandle(when_ns / 1e9, callback, args, self, context)
+        heapq.heappush(self._due, (max(when_ns, self._now_ns), next(self._created), timer))
+        return timer
 
-    def _jump(self, timeout: float | None) -> None:
-        if timeout is None:
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Nothing to count: cancelled timers are dropped when they come due."""
+
+    def _run_once(self) -> None:
+        """One turn: what is ready, or, when nothing is, what is due next."""
+        ready = self._ready  # type: ignore[attr-defined]
+        if not ready:
+            self._jump(ready)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+
+    def _jump(self, ready: "deque[asyncio.Handle]") -> None:
+        due = self._due
+        while due and due[0][2].cancelled():
+            heapq.heappop(due)
+        if not due:
             raise DeadlockError(
                 _deadlock_text(self), hint="wake what they wait for, or give the wait a timeout"
             )
-        # asyncio has just dropped cancelled timers from the head of its heap: the head is the next live one.
-        when: float = self._scheduled[0]._when  # type: ignore[attr-defined]
-        if when > _END_S:
-            raise BugError(
-                f"virtual time would pass {_END_S:,.0f} s, where a float no longer tells nanoseconds apart",
-                field="when",
-                value=when,
-                hint="split the run",
-            )
         self.jumps += 1
-        self._now_s = when
-        self._now_ns = round(when * 1e9)
+        now_ns = self._now_ns = due[0][0]
+        while due and due[0][0] == now_ns:
+            ready.append(heapq.heappop(due)[2])
 
 
 def _deadlock_text(loop: VirtualLoop) -> str:

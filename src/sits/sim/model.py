@@ -1,6 +1,6 @@
 """The engine model: `EngineModel` step by step, `simulate` for a whole trace; both run `kernel.step`.
 
-The model knows requests by the caller's ids and speaks in `StepResult`s; the compiled kernel knows rows of a
+The model knows requests by the caller's names for them (anything hashable) and speaks in `StepResult`s; the compiled kernel knows rows of a
 matrix.  A row is reused when its request is gone, so memory follows the number of unfinished requests.
 
 Numba is imported when the first model is made, not when this module is; compiled code is kept on disk beside
@@ -17,8 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sits.core.errors import CapacityError
-from sits.predict.steptime import pack
-from sits.sim import layout
 from sits.sim.spec import EngineSpec, refusal
 
 Id = TypeVar("Id", bound=Hashable)
@@ -33,9 +31,9 @@ class StepResult(msgspec.Struct, Generic[Id]):
     """What one step did.  Times ns, KV in blocks; `stages_ns` are the preparation stages `kv_allocate` .. `launch`.
 
     `running` and `waiting` are counts after admission, `kv_used` includes the step's own blocks.  `started`,
-    `first` and `finished` are the ids scheduled for the first time, with their first token, and with their
-    last (with `preemptions`, how often each was preempted); `emitted` the ids of the `tokens` generated, one
-    each, empty when not asked for.  Tokens exist at the end of the step.
+    `first` and `finished` are the requests scheduled for the first time, with their first token, and with their
+    last (with `preemptions`, how often each was preempted); `emitted` those that got one of the `tokens`
+    generated, empty when not asked for.  Tokens exist at the end of the step.
     """
 
     t_ns: int
@@ -62,61 +60,12 @@ class StepResult(msgspec.Struct, Generic[Id]):
     emitted: list[Id]
 
 
-class _Settings(NamedTuple):
-    """The spec as the kernel's arrays, in the kernel's argument order."""
-
-    whole: Ints
-    figures: Floats
-    dense: Floats
-    head: Floats
-    link: Floats
-    prepare: Floats
-
-
-def _settings(spec: EngineSpec) -> _Settings:
-    whole = np.zeros(layout.WHOLE_COUNT, np.int64)
-    whole[layout.BLOCK_SIZE] = spec.block_size
-    whole[layout.BLOCK_COUNT] = spec.blocks
-    whole[layout.SEQS_MAX] = spec.max_num_seqs
-    whole[layout.TOKENS_MAX] = spec.max_num_batched_tokens
-    whole[layout.LONG_PREFILL] = spec.long_prefill_token_threshold
-    whole[layout.CHUNKED] = spec.chunked_prefill
-    whole[layout.GRAPH_SEQS_MAX] = spec.graph_seqs_max
-    whole[layout.SLOT_COUNT] = spec.lora_slots
-    whole[layout.ADAPTER_BYTES] = spec.adapter_bytes
-    packed = pack(spec.step)
-    return _Settings(
-        whole,
-        packed.scalars,
-        np.stack([packed.dense_tokens, packed.dense_us]),
-        np.stack([packed.head_seqs, packed.head_us]),
-        np.array([spec.link_bytes_per_s / 1e9]),
-        np.zeros((layout.STAGE_COUNT, 4)),
-    )
-
-
 def noise_draws(spec: EngineSpec, rng: np.random.Generator | None, count: int = NOISE_DRAWS) -> Floats:
     """Log-normal multipliers of device time with mean 1 and the step's `noise_cv`; `[1.0]` without `rng`."""
     if rng is None or spec.step.noise_cv == 0.0:
         return np.ones(1)
     variance = np.log1p(spec.step.noise_cv**2)
     return rng.lognormal(-variance / 2, np.sqrt(variance), count)
-
-
-class _State(NamedTuple):
-    rows: Ints
-    running: Ints
-    tally: Ints
-    slots: Ints
-
-
-def _state(spec: EngineSpec, capacity: int) -> _State:
-    rows = np.zeros((layout.FIELD_COUNT, capacity), np.int64)
-    tally = np.zeros(layout.TALLY_COUNT, np.int64)
-    tally[layout.FREE] = spec.blocks
-    tally[layout.HEAD] = tally[layout.TAIL] = -1
-    slots = np.full((2, max(1, spec.lora_slots)), -1, np.int64)
-    return _State(rows, np.zeros(spec.max_num_seqs, np.int64), tally, slots)
 
 
 class EngineModel(Generic[Id]):
@@ -126,56 +75,56 @@ class EngineModel(Generic[Id]):
     """
 
     def __init__(self, spec: EngineSpec, rng: np.random.Generator | None = None, capacity: int = 256) -> None:
-        from sits.sim import kernel
+        from sits.sim import arrays, kernel  # noqa: PLC0415  (numba loads with the first model)
 
         self.spec = spec
         self._kernel = kernel
-        self._settings = _settings(spec)
-        self._state = _state(spec, capacity)
+        self._settings = arrays.settings(spec)
+        self._state = arrays.empty(spec, capacity)
         self._noise = noise_draws(spec, rng).tolist()
         self._steps = 0
-        self._ids: list[Id | None] = [None] * capacity
+        self._names: list[Id | None] = [None] * capacity
         self._rows: dict[Id, int] = {}
         self._vacant = list(range(capacity - 1, -1, -1))
         self._adapters: dict[str, int] = {}
-        self._result = np.zeros(layout.RESULT_COUNT, np.int64)
-        self._lists = np.zeros((layout.ID_LISTS, spec.max_num_seqs), np.int64)
+        self._result = np.zeros(kernel.RESULT_COUNT, np.int64)
+        self._lists = np.zeros((kernel.ID_LISTS, spec.max_num_seqs), np.int64)
         self._arguments = self._pack()
 
-    def check(self, id: Id, prompt_tokens: int, output_tokens: int, adapter: str = "") -> None:
+    def check(self, name: Id, prompt_tokens: int, output_tokens: int, adapter: str = "") -> None:
         """Raise what `add` would raise, and do nothing else."""
         why = refusal(self.spec, prompt_tokens, output_tokens, bool(adapter))
         if why:
             raise CapacityError(
-                f"request {id}: {why}", field="prompt_tokens", value=prompt_tokens, code="never_fits"
+                f"request {name}: {why}", field="prompt_tokens", value=prompt_tokens, code="never_fits"
             )
-        if id in self._rows:
-            raise ValueError(f"request {id!r} is already in this engine")
+        if name in self._rows:
+            raise ValueError(f"request {name!r} is already in this engine")
 
-    def add(self, id: Id, prompt_tokens: int, output_tokens: int, adapter: str = "") -> None:
+    def add(self, name: Id, prompt_tokens: int, output_tokens: int, adapter: str = "") -> None:
         """Put a request at the tail of the waiting queue; `output_tokens` is the true length of its answer.
 
         Raises:
             CapacityError: it could never be served here.
-            ValueError: the id is already here.
+            ValueError: the name is already here.
 
         """
-        self.check(id, prompt_tokens, output_tokens, adapter)
+        self.check(name, prompt_tokens, output_tokens, adapter)
         if not self._vacant:
             self._grow()
         row = self._vacant.pop()
         number = self._adapters.setdefault(adapter, len(self._adapters)) if adapter else -1
-        self._rows[id] = row
-        self._ids[row] = id
+        self._rows[name] = row
+        self._names[row] = name
         self._kernel.add(self._state.rows, self._state.tally, row, prompt_tokens, output_tokens, number)
 
-    def cancel(self, id: Id) -> bool:
+    def cancel(self, name: Id) -> bool:
         """Forget a request and free its blocks at once; False when it is not (or no longer) here."""
-        row = self._rows.pop(id, None)
+        row = self._rows.pop(name, None)
         if row is None:
             return False
         self._kernel.cancel(self._state.rows, self._state.running, self._state.tally, row)
-        self._ids[row] = None
+        self._names[row] = None
         self._vacant.append(row)
         return True
 
@@ -188,76 +137,69 @@ class EngineModel(Generic[Id]):
             return None
         noise = self._noise[self._steps % len(self._noise)]
         self._steps += 1
-        self._kernel.step(now_ns, noise, *self._arguments)
+        kernel = self._kernel
+        kernel.step(now_ns, noise, *self._arguments)
         cells = self._result.tolist()
-        got_token = self._names(layout.EMITTED, cells[layout.EMITTED_COUNT]) if emitted else []
-        started = self._names(layout.STARTED, cells[layout.STARTED_COUNT])
-        first = self._names(layout.FIRST, cells[layout.FIRST_COUNT])
-        finished, preemptions = self._leave(cells[layout.FINISHED_COUNT])
-        return StepResult(
-            *cells[: layout.STARTED_COUNT],
-            cells[layout.EMITTED_COUNT],
-            tuple(cells[layout.STAGE_0 :]),
-            started,
-            first,
-            finished,
-            preemptions,
-            got_token,
-        )
+        got_token = self._named(kernel.EMITTED, cells[kernel.EMITTED_COUNT]) if emitted else []
+        started = self._named(kernel.STARTED, cells[kernel.STARTED_COUNT])
+        first = self._named(kernel.FIRST, cells[kernel.FIRST_COUNT])
+        finished, preemptions = self._leave(cells[kernel.FINISHED_COUNT])
+        figures = cells[: kernel.STARTED_COUNT]
+        stages = tuple(cells[kernel.STAGE_0 :])
+        tokens = cells[kernel.EMITTED_COUNT]
+        return StepResult(*figures, tokens, stages, started, first, finished, preemptions, got_token)  # type: ignore[arg-type,call-arg]
 
     @property
     def running(self) -> int:
         """Requests in the batch."""
-        return int(self._state.tally[layout.RUNNING_COUNT])
+        return int(self._state.tally[self._kernel.RUNNING_COUNT])
 
     @property
     def waiting(self) -> int:
         """Requests in the waiting queue, preempted ones included."""
-        return int(self._state.tally[layout.WAITING_COUNT])
+        return int(self._state.tally[self._kernel.WAITING_COUNT])
 
     @property
     def blocks_free(self) -> int:
         """KV blocks nobody holds."""
-        return int(self._state.tally[layout.FREE])
+        return int(self._state.tally[self._kernel.FREE])
 
     @property
     def blocks_held(self) -> int:
         """KV blocks held by requests, counted from the requests."""
-        return int(self._state.rows[layout.BLOCKS].sum())
+        return int(self._state.rows[:, self._kernel.BLOCKS].sum())
 
     def __len__(self) -> int:
         """Unfinished requests."""
         return len(self._rows)
 
-    def __contains__(self, id: Id) -> bool:
-        return id in self._rows
+    def __contains__(self, name: Id) -> bool:
+        return name in self._rows
 
-    def _names(self, which: int, count: int) -> list[Any]:
+    def _named(self, which: int, count: int) -> list[Any]:
         if not count:
             return []
-        ids = self._ids
-        return [ids[row] for row in self._lists[which, :count].tolist()]
+        names = self._names
+        return [names[row] for row in self._lists[which, :count].tolist()]
 
     def _leave(self, count: int) -> tuple[list[Any], list[int]]:
         if not count:
             return [], []
         left = []
-        rows = self._lists[layout.FINISHED, :count].tolist()
+        rows = self._lists[self._kernel.FINISHED, :count].tolist()
         for row in rows:
-            id = self._ids[row]
-            left.append(id)
-            self._ids[row] = None
-            self._rows.pop(id)  # type: ignore[arg-type]
+            name: Any = self._names[row]
+            left.append(name)
+            self._names[row] = None
+            del self._rows[name]
             self._vacant.append(row)
-        return left, self._state.rows[layout.PREEMPTIONS, rows].tolist()
+        return left, self._state.rows[rows, self._kernel.PREEMPTIONS].tolist()
 
     def _grow(self) -> None:
         old = self._state.rows
-        size = old.shape[1]
-        rows = np.zeros((layout.FIELD_COUNT, 2 * size), np.int64)
-        rows[:, :size] = old
-        self._state = self._state._replace(rows=rows)
-        self._ids.extend([None] * size)
+        size = len(old)
+        self._state = self._state._replace(rows=np.concatenate([old, np.zeros_like(old)]))
+        self._names.extend([None] * size)
         self._vacant.extend(range(2 * size - 1, size - 1, -1))
         self._arguments = self._pack()
 
@@ -286,12 +228,12 @@ def front_end_ns(spec: EngineSpec, arrivals_ns: Ints, prompt_tokens: Ints) -> In
     With work w the process is done with request i at d_i = max(a_i, d_{i-1}) + w_i, which unrolls to
     cumsum(w)_i + max over j <= i of (a_j - cumsum(w)_{j-1}).
     """
-    host = spec.host
-    work = np.floor((host.api_us + host.tokenize_us_per_token * prompt_tokens) * 1000.0 + 0.5).astype(
+    front = spec.front
+    work = np.floor((front.api_us + front.tokenize_us_per_token * prompt_tokens) * 1000.0 + 0.5).astype(
         np.int64
     )
     done = np.cumsum(work)
-    return done + np.maximum.accumulate(arrivals_ns - (done - work)) + int(host.enqueue_us * 1000.0 + 0.5)
+    return done + np.maximum.accumulate(arrivals_ns - (done - work)) + int(front.enqueue_us * 1000.0 + 0.5)
 
 
 def simulate(
@@ -311,7 +253,7 @@ def simulate(
         ValueError: arrays of unequal length, or arrivals that go back in time.
 
     """
-    from sits.sim import kernel
+    from sits.sim import arrays, kernel  # noqa: PLC0415  (numba loads with the first model)
 
     count = len(arrivals_ns)
     wanted = np.full(count, -1, np.int64) if adapters is None else np.asarray(adapters, np.int64)
@@ -323,16 +265,17 @@ def simulate(
     arrivals, prompts, outputs = columns
     fits = (prompts >= 1) & (outputs >= 1) & (-(-(prompts + outputs - 1) // spec.block_size) <= spec.blocks)
     fits &= (wanted < 0) | (spec.lora_slots > 0)
-    state = _state(spec, int(fits.sum()))
+    state = arrays.empty(spec, int(fits.sum()))
     rows = state.rows
-    rows[layout.PROMPT] = rows[layout.TOTAL] = prompts[fits]
-    rows[layout.OUTPUT] = outputs[fits]
-    rows[layout.ADAPTER] = wanted[fits]
-    rows[layout.SCHEDULED_NS] = -1
+    rows[:, kernel.PROMPT] = rows[:, kernel.TOTAL] = prompts[fits]
+    rows[:, kernel.OUTPUT] = outputs[fits]
+    rows[:, kernel.ADAPTER] = wanted[fits]
+    rows[:, kernel.SCHEDULED_NS] = -1
     queued = np.full(count, -1, np.int64)
     queued[fits] = front_end_ns(spec, arrivals[fits], prompts[fits])
-    steps, end_ns = kernel.simulate(queued[fits], *state, *_settings(spec), noise_draws(spec, rng))
+    steps, end_ns = kernel.simulate(queued[fits], *state, *arrays.settings(spec), noise_draws(spec, rng))
     out = np.full((4, count), -1, np.int64)
-    for i, field in enumerate((layout.SCHEDULED_NS, layout.FIRST_NS, layout.LAST_NS, layout.PREEMPTIONS)):
-        out[i, fits] = rows[field]
+    fields = (kernel.SCHEDULED_NS, kernel.FIRST_NS, kernel.LAST_NS, kernel.PREEMPTIONS)
+    for i, field in enumerate(fields):
+        out[i, fits] = rows[:, field]
     return Simulated(queued, out[0], out[1], out[2], out[3], steps, end_ns)

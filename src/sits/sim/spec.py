@@ -1,6 +1,6 @@
 """An EngineSpec: everything the engine model needs to know about one replica, in one frozen record.
 
-It states effective figures: blocks the pool really has, bandwidth the link really gives from where the
+It states effective figures: blocks the pool really has, bandwidth each rank's link gives from where the
 buffers lie, step times of this model on this GPU at this parallel degree.  How they follow from a
 configuration is the business of predictors and of `wire`.
 
@@ -10,36 +10,49 @@ Deliberately absent: anything about requests; and anything that changes while th
 import msgspec
 
 from sits.core.errors import ConfigError
+from sits.predict.prepare import DEFAULT_COSTS, HostCosts, Rank
 from sits.predict.steptime import StepTime
 
 
-class HostCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """CPU of the engine's front end, one process that serves requests in order: us a request, us a token.
+def _check(field: str, value: float, least: int) -> None:
+    if not value >= least:
+        raise ConfigError(f"{value} is too small", field=field, value=value, hint=f"at least {least}")
 
-    `api_us` and `tokenize_us_per_token` delay a request until its prompt is ids; `enqueue_us` then hands it to
-    the scheduler.
+
+class FrontEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """CPU of the engine's front end, one process that serves requests in order.
+
+    `api_us` a request and `tokenize_us_per_token` occupy it until the prompt is ids; `enqueue_us` later the
+    request is in the scheduler's waiting queue.  The defaults are assumptions: a request parsed and validated in
+    Python, two million tokens a second, one hop between processes.
     """
 
     api_us: float = 300.0
     tokenize_us_per_token: float = 0.5
     enqueue_us: float = 60.0
 
+    def __post_init__(self) -> None:
+        for field in self.__struct_fields__:
+            _check(field, getattr(self, field), 0)
+
 
 class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One replica.
 
     Attributes:
-        step: step-time figures; `noise_cv` is used only when a noise stream is asked for.
+        step: step-time figures.  Its `overhead_us` is not used, because `host` states the same time stage by
+            stage; its `noise_cv` only when a noise stream is asked for.
+        ranks: the host links of its GPUs; the number of them is the tensor-parallel degree, the first is the one
+            observed.
+        dips_busy_min: the links dip only in steps with at least this many running requests.
         block_size, blocks: tokens in a KV block, and usable blocks.
         max_num_seqs, max_num_batched_tokens: seats, and tokens a step may schedule.
         long_prefill_token_threshold: most tokens one request may take in a step; 0 = no limit.
         chunked_prefill: False = a prompt is scheduled whole; one larger than the budget gets a step alone.
         graph_seqs_max: largest captured decode batch; a step with prefill or more sequences runs eager.
         lora_slots: adapters the device holds at a time; 0 = adapters are refused.
-        adapter_bytes: bytes of one adapter that each rank copies when it is loaded.
-        link_bytes_per_s: effective host-to-device bandwidth of one rank.
-        tp: tensor-parallel degree.
-        host: front-end costs.
+        adapter_bytes, adapter_copies: what each rank copies to load one adapter, and in how many copies.
+        host: costs of the preparation chain; front: costs before the scheduler.
 
     Raises:
         ConfigError: a value the scheduler cannot work with.
@@ -47,6 +60,8 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     step: StepTime
+    ranks: tuple[Rank, ...]
+    dips_busy_min: int = 0
     block_size: int = 16
     blocks: int
     max_num_seqs: int = 128
@@ -56,23 +71,31 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     graph_seqs_max: int = 256
     lora_slots: int = 0
     adapter_bytes: int = 0
-    link_bytes_per_s: float = 24e9
-    tp: int = 1
-    remote: bool = False
-    host: HostCosts = HostCosts()
+    adapter_copies: int = 1
+    host: HostCosts = DEFAULT_COSTS
+    front: FrontEnd = FrontEnd()
 
     def __post_init__(self) -> None:
-        for field in ("block_size", "blocks", "max_num_seqs", "max_num_batched_tokens", "tp"):
+        for field in ("block_size", "blocks", "max_num_seqs", "max_num_batched_tokens", "adapter_copies"):
             _check(field, getattr(self, field), 1)
-        for field in ("long_prefill_token_threshold", "graph_seqs_max", "lora_slots", "adapter_bytes"):
+        for field in (
+            "dips_busy_min",
+            "long_prefill_token_threshold",
+            "graph_seqs_max",
+            "lora_slots",
+            "adapter_bytes",
+        ):
             _check(field, getattr(self, field), 0)
-        if not self.link_bytes_per_s > 0:
-            raise ConfigError(
-                f"{self.link_bytes_per_s!r} bytes/s copies nothing",
-                field="link_bytes_per_s",
-                value=self.link_bytes_per_s,
-                hint="state the bandwidth the link gives",
-            )
+        if not self.ranks:
+            raise ConfigError("no rank", field="ranks", value=self.ranks, hint="name one link for each GPU")
+        for rank in self.ranks:
+            if not rank.bandwidth > 0:
+                raise ConfigError(
+                    f"{rank.bandwidth!r} bytes/s copies nothing",
+                    field="ranks.bandwidth",
+                    value=rank.bandwidth,
+                    hint="state the bandwidth the link gives",
+                )
         if self.long_prefill_token_threshold and not self.chunked_prefill:
             raise ConfigError(
                 "a prompt cannot be both cut at a threshold and scheduled whole",
@@ -80,11 +103,6 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
                 value=self.long_prefill_token_threshold,
                 hint="set it to 0 or enable chunked prefill",
             )
-
-
-def _check(field: str, value: int, least: int) -> None:
-    if value < least:
-        raise ConfigError(f"{value} is too small", field=field, value=value, hint=f"at least {least}")
 
 
 def blocks_needed(spec: EngineSpec, prompt_tokens: int, output_tokens: int) -> int:
