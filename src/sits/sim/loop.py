@@ -89,7 +89,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Virtual time in whole ns."""
         return self._now_ns
 
-    def call_at(  # type: ignore[override]  (typeshed's variadic form says no more than this one)
+    def call_at(  # type: ignore[override]  # typeshed's variadic form says no more
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """`asyncio.loop.call_at`, with `when` rounded to a whole nanosecond."""
