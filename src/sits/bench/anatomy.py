@@ -140,6 +140,20 @@ def parts_of(phase: Phase, stages: frozenset[str], rng: np.random.Generator) -> 
     return (*parts, Part(OUTSIDE, "unattributed", outside, "derived"), *inside)
 
 
+def outside_split(phase: Phase, parts: tuple[Part, ...]) -> dict[str, float]:
+    """Two halves of what is outside the engine core, ms, where the engine has a TTFT histogram of its own.
+
+    That histogram starts at the API server: `api_server` is its mean less queue and prefill, `client_and_network` what
+    the client saw more than it.  Empty when it cannot be told.
+    """
+    own = phase.histogram("ttft_seconds")
+    by_stage = {part.stage: part.mean.value for part in parts}
+    if own is None or OUTSIDE not in by_stage:
+        return {}
+    api_server = histogram_mean_ms(own).value - by_stage.get(QUEUE, 0.0) - by_stage.get(PREFILL, 0.0)
+    return {"api_server": api_server, "client_and_network": by_stage[OUTSIDE] - api_server}
+
+
 def stage_rows(baseline: tuple[Part, ...], loaded: tuple[Part, ...]) -> tuple[StageShare, ...]:
     """Rows of the report: mean in the baseline phase, mean in the loaded phase, and what the load added."""
     before = {part.stage: part for part in baseline}

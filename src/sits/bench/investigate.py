@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import msgspec
 import numpy as np
 
-from sits.bench.anatomy import Phase, client_ms, known, parts_of, stage_rows, summary
+from sits.bench.anatomy import Part, Phase, client_ms, known, outside_split, parts_of, stage_rows, summary
 from sits.bench.arrivals import Gamma
 from sits.bench.load import Item, Load, load, schedule
 from sits.bench.suspects import BARS, Scene, findings, tpot_ms
@@ -54,7 +54,8 @@ NOTES: tuple[Note, ...] = (
     Note(
         "Outside the engine core",
         "Client TTFT - send lag - queue - prefill. HTTP, tokenizing, the hops between API server and engine core and "
-        "back, late event loops, the network: no engine has a metric for it. It is shown, never spread over the rest.",
+        "back, late event loops, the network: no engine has a metric for it. It is shown, never spread over the rest. "
+        "An engine's own TTFT histogram splits it once: before and after the request reached its API server.",
     ),
     Note(
         "Two kinds of TTFT",
@@ -377,7 +378,8 @@ def report_of(
             "metric_names": loaded.change.view.used if loaded.change else {},
             "stages_columns": ["baseline", "loaded"],
             "phases": {
-                phase.name: _phase_facts(phase, latencies[phase.name]) for phase in (baseline, loaded)
+                "baseline": _phase_facts(baseline, latencies["baseline"], calm),
+                "loaded": _phase_facts(loaded, latencies["loaded"], parts),
             },
         },
     )
@@ -447,7 +449,7 @@ def _series(phase: Phase, source: str) -> Iterator[Series]:
     )
 
 
-def _phase_facts(phase: Phase, latencies: list[LatencySummary]) -> dict[str, Any]:
+def _phase_facts(phase: Phase, latencies: list[LatencySummary], parts: tuple[Part, ...]) -> dict[str, Any]:
     """Everything a reader may want to check by hand."""
     engine: dict[str, Any] = {}
     for name in ("queue_seconds", "prefill_seconds", "decode_seconds", "ttft_seconds", "e2e_seconds"):
@@ -472,6 +474,7 @@ def _phase_facts(phase: Phase, latencies: list[LatencySummary]) -> dict[str, Any
         "client": {found.metric: msgspec.to_builtins(found) for found in latencies},
         "completed_per_s": phase.completed() / ((done.end_ns - done.start_ns) / 1e9),
         "engine": engine,
+        "outside_engine_core_ms": outside_split(phase, parts),
         "samples": len(phase.samples),
     }
 

@@ -97,6 +97,7 @@ def load_scenario(path: str | Path | None = None) -> Scenario:
 def _checked(scenario: Scenario, file: str) -> Scenario:
     lengths_named(scenario.workload.prompt)
     lengths_named(scenario.workload.answer)
+    lengths_named(scenario.workload.long_prompt)
     for name, items in (("faults", scenario.faults), ("fixes", scenario.fixes)):
         ids = [item.id for item in items]
         for item_id in ids:

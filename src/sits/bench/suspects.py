@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import numpy as np
 
-from sits.bench.anatomy import OUTSIDE, PREFILL, QUEUE, UNSEEN, Part, Phase, client_ms
+from sits.bench.anatomy import OUTSIDE, PREFILL, QUEUE, UNSEEN, Part, Phase, client_ms, outside_split
 from sits.core.breakpoints import API_RECV, FIRST_TOKEN, LAST_TOKEN
 from sits.core.finding import Evidence, Finding, Interval
 
@@ -125,8 +125,15 @@ def _stages(scene: Scene) -> Iterator[Finding]:
                     ),
                     Evidence("share_of_ttft", share, SHARE, "share"),
                     *(_gauges(scene, "requests_waiting", "requests_running") if stage == QUEUE else ()),
+                    *(_halves(scene) if stage == OUTSIDE else ()),
                 ),
             )
+
+
+def _halves(scene: Scene) -> Iterator[Evidence]:
+    calm = outside_split(scene.baseline, scene.calm)
+    for name, value in outside_split(scene.loaded, scene.parts).items():
+        yield Evidence(name, value, calm.get(name), "ms", "by the engine's own TTFT histogram")
 
 
 def _gauges(scene: Scene, *names: str) -> Iterator[Evidence]:
@@ -262,7 +269,12 @@ def _generator(scene: Scene) -> Iterator[Finding]:
         if got.doubt:
             yield Finding(
                 id="load_not_delivered",
-                claim=f"the {phase.name} load was not what was asked for: {got.doubt}.",
+                claim=f"the {phase.name} load was not what was asked for: {got.doubt}"
+                + (
+                    ", with little CPU used here: this machine is busy with something else."
+                    if got.cpu_share < 0.5
+                    else "."
+                ),
                 layer="infrastructure",
                 severity="info"
                 if got.sent == got.offered and _harmless(scene, got.lag_ms_p99)

@@ -31,6 +31,7 @@ class WorkloadPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         requests: how many are sent.
         arrivals: when they come.
         prompt, answer: name of a known length distribution.
+        long_share, long_prompt: share of requests whose prompt is drawn from another distribution instead.
         prompt_max, answer_max: context limits, tokens.
         adapter_share: share of requests that ask for an adapter at all.
         adapter_zipf: popularity exponent over the fleet's adapters.
@@ -42,6 +43,8 @@ class WorkloadPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     arrivals: OnOff | Gamma = OnOff()
     prompt: str = "azure-conversation-prompt"
     answer: str = "azure-conversation-answer"
+    long_share: float = 0.0
+    long_prompt: str = "documents"
     prompt_max: int = 8192
     answer_max: int = 1024
     adapter_share: float = 0.0
@@ -112,6 +115,9 @@ def draw(plan: WorkloadPlan, world: World, *, model: str, adapters: tuple[str, .
     n = plan.requests
     gaps_s = plan.arrivals.gaps_s(world.rng("workload.arrivals"), n)
     prompt = lengths_named(plan.prompt).draw(world.rng("workload.prompts"), n)
+    if plan.long_share:
+        rng = world.rng("workload.long_prompts")
+        prompt = np.where(rng.random(n) < plan.long_share, lengths_named(plan.long_prompt).draw(rng, n), prompt)
     answer = lengths_named(plan.answer).draw(world.rng("workload.answers"), n)
     return Workload(
         name="drawn",
