@@ -36,6 +36,7 @@ class FakeVllm:
         self.preemptions = Counter("vllm:num_preemptions", "", **names).labels("tiny")
         self.queue = Histogram("vllm:request_queue_time_seconds", "", **names).labels("tiny")
         self.prefill = Histogram("vllm:request_prefill_time_seconds", "", **names).labels("tiny")
+        self.ttft = Histogram("vllm:time_to_first_token_seconds", "", **names).labels("tiny")
 
     async def handle(self, reader, writer):
         try:
@@ -77,6 +78,7 @@ class FakeVllm:
         if status:
             self.plain(writer, status, '{"error": {"message": "as the test wishes"}}')
             return
+        arrived = now_ns()
         await asyncio.sleep(self.outside_s)
         queued = now_ns()
         self.waiting.inc()
@@ -91,6 +93,7 @@ class FakeVllm:
         # A request counts as vLLM counts it: with its first token already out, both times are known.
         self.queue.observe((scheduled - queued) / 1e9)
         self.prefill.observe((now_ns() - scheduled) / 1e9)
+        self.ttft.observe((now_ns() - arrived) / 1e9)
         chat = "messages" in body
         for i in range(body["max_tokens"]):
             if i:

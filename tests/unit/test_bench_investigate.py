@@ -72,6 +72,13 @@ def test_stages_add_up_to_the_mean_ttft_and_are_what_the_server_did(seen):
         assert row.excess.value == pytest.approx(row.tail_ms - row.rest_ms)
 
 
+def test_the_outside_is_split_once_by_the_engines_own_ttft(seen):
+    _, report = seen
+    halves = report.facts["phases"]["loaded"]["outside_engine_core_ms"]
+    assert halves["api_server"] >= 15
+    assert sum(halves.values()) == pytest.approx(by_stage(report)[OUTSIDE].tail_ms)
+
+
 def test_the_largest_part_is_named_first_with_its_evidence(seen):
     _, report = seen
     first = report.findings[0]
