@@ -16,10 +16,20 @@ from typing import Any
 import orjson
 
 from sits.core.request import Chunk, Usage
-from sits.engine.sse import SseSplitter, data_of, events
+from sits.engine.sse import SseSplitter, data_of, event_end, event_start
 
 ERROR_TEXT_MAX = 300
 """Characters of an engine's own error text that are repeated to the caller."""
+
+_WORDS = (
+    b"[DONE]",
+    b'"error"',
+    b'"usage":{',
+    b'"usage": {',
+    b'"finish_reason":"',
+    b'"finish_reason": "',
+)
+"""What an end, an error or usage contains, and nothing else does outside of text."""
 
 _USAGE = re.compile(rb'"usage"\s*:\s*(\{(?:[^{}]|\{[^{}]*\})*\})')
 
@@ -47,8 +57,8 @@ class StreamReader:
         block = self._splitter.feed(data)
         if not block:
             return None
-        if self._flowing and not _may_matter(block):
-            return Chunk(data=block, tokens=block.count(b"\ndata:") + block.startswith(b"data:"))
+        if self._flowing and _first_word(block) < 0:
+            return Chunk(data=block, tokens=_count_data(block))
         chunk = self._read(block)
         return chunk if chunk.data else None
 
@@ -60,17 +70,26 @@ class StreamReader:
             self.problem = ("engine_died", "ended the stream inside an event")
 
     def _read(self, block: bytes) -> Chunk:
+        """Look at single events: up to the first with content, and from the first that may matter; count between."""
         chunk, self._first = self._first or Chunk(), None
         passed = 0
-        for event in events(block):
+        while passed < len(block):
+            if self._flowing:
+                word = _first_word(block, passed)
+                calm = block[passed : len(block) if word < 0 else event_start(block, passed, word)]
+                chunk.tokens += _count_data(calm)
+                passed += len(calm)
+                if word < 0:
+                    break
+            event = block[passed : event_end(block, passed)]
             data = data_of(event)
             if data == b"[DONE]":
                 self.done = chunk.last = True
             elif data is not None and not self._understand(data, chunk):
                 break
             passed += len(event)
-        chunk.data = block[:passed]
-        self._flowing = self._flowing or chunk.tokens > 0
+            self._flowing = self._flowing or chunk.tokens > 0
+        chunk.data = block[:passed] if passed < len(block) else block
         return chunk
 
     def _understand(self, data: bytes, chunk: Chunk) -> bool:
@@ -91,16 +110,18 @@ class StreamReader:
         return True
 
 
-def _may_matter(block: bytes) -> bool:
-    """Whether a block can hold an end, usage or an error.  Inside JSON strings quotes are escaped, so text cannot match."""
-    return (
-        b"[DONE]" in block
-        or b'"error"' in block
-        or b'"usage":{' in block
-        or b'"finish_reason":"' in block
-        or b'"usage": {' in block
-        or b'"finish_reason": "' in block
-    )
+def _first_word(block: bytes, start: int = 0) -> int:
+    """Where the first of `_WORDS` is, -1 when there is none.  In JSON strings quotes are escaped, so text cannot match."""
+    first = -1
+    for word in _WORDS:
+        at = block.find(word, start)
+        if at >= 0 and (first < 0 or at < first):
+            first = at
+    return first
+
+
+def _count_data(block: bytes) -> int:
+    return block.count(b"\ndata:") + block.startswith(b"data:")
 
 
 def _carries_content(event: Mapping[str, Any]) -> int:

@@ -52,6 +52,18 @@ class SseSplitter:
         return data[:cut]
 
 
+def event_end(block: bytes, start: int) -> int:
+    """Where the event that begins at `start` ends, its empty line included."""
+    found = _EMPTY_LINE.search(block, start)
+    return found.end() if found else len(block)
+
+
+def event_start(block: bytes, start: int, inside: int) -> int:
+    """Where the event around `inside` begins; `start` is some earlier begin of an event."""
+    lf, crlf = block.rfind(b"\n\n", start, inside), block.rfind(b"\n\r\n", start, inside)
+    return max(start, lf + 2 if lf >= 0 else 0, crlf + 3 if crlf >= 0 else 0)
+
+
 def events(block: bytes) -> list[bytes]:
     r"""The events of a block as they are, each with the empty line that ends it.
 
@@ -59,11 +71,10 @@ def events(block: bytes) -> list[bytes]:
     [b'data: a\n\n', b'data: b\r\n\r\n']
     """
     found, start = [], 0
-    for end in _EMPTY_LINE.finditer(block):
-        found.append(block[start : end.end()])
-        start = end.end()
-    if start < len(block):
-        found.append(block[start:])
+    while start < len(block):
+        end = event_end(block, start)
+        found.append(block[start:end])
+        start = end
     return found
 
 
