@@ -89,6 +89,12 @@ def test_columns_keep_their_types(tmp_path):
     assert got["status"].dtype == np.int32
 
 
+def test_text_that_is_no_text_costs_no_row():
+    with DuckStore() as store:
+        store.append("requests", requests("good", "ba\ud800d", "n\x00l", wall_ns=[1, 2, 3]))
+        assert ids(store) == ["good", "ba?d", "n\x00l"]
+
+
 def test_windows_are_half_open_and_by_run(tmp_path):
     with DuckStore() as store:
         store.append("requests", requests("a", "b", "c", wall_ns=[1, 2, 3]))

@@ -105,13 +105,11 @@ class DuckStore:
         if not rows:
             return
         with self._lock:
-            self._db.register("batch", batch)
             try:
-                self._db.execute(f"INSERT INTO pending_{table} SELECT * FROM batch")
-            except self._failure as error:
-                raise StoreError(f"{rows} rows for table {table} are lost: {error}", field=table) from error
-            finally:
-                self._db.unregister("batch")
+                self._insert(table, batch)
+            except self._failure:
+                # Text with half a character (a lone surrogate) is no UTF-8: keep the row, mark the place.
+                self._insert(table, {name: _writable(values) for name, values in batch.items()})
             self._pending[table] += rows
 
     def flush(self) -> int:
@@ -185,6 +183,13 @@ class DuckStore:
         self.close()
 
     # -- inside ------------------------------------------------------------------------------------------------
+
+    def _insert(self, table: str, batch: Columns) -> None:
+        self._db.register("batch", batch)
+        try:
+            self._db.execute(f"INSERT INTO pending_{table} SELECT * FROM batch")
+        finally:
+            self._db.unregister("batch")
 
     def _empty(self, table: str) -> None:
         columns = ", ".join(f'"{name}" {kind}' for name, kind in TABLES[table].items())
@@ -290,6 +295,14 @@ def _rows(answer: Any) -> list[dict[str, Any]]:
 def _arrays(answer: Any) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = answer.fetchnumpy()
     return arrays
+
+
+def _writable(values: np.ndarray) -> np.ndarray:
+    if values.dtype != object:
+        return values
+    made = np.empty(len(values), dtype=object)
+    made[:] = [str(text).encode("utf-8", "replace").decode() for text in values]
+    return made
 
 
 def _delete(directory: Path) -> int:
