@@ -12,6 +12,7 @@ from sits.sim.model import EngineModel, front_end_ns, noise_draws, simulate
 from sits.sim.oracle import OracleModel
 from sits.sim.spec import EngineSpec, FrontEnd, refusal
 from sits.testing.loop import small_spec
+from sits.world import stream_generator
 
 RUNS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -106,8 +107,8 @@ def tight(spec: EngineSpec, trace) -> EngineSpec:
 def test_kernel_and_oracle_take_the_same_steps(spec, trace, fight):
     if fight:
         spec = tight(spec, trace)
-    model: EngineModel[int] = EngineModel(spec, np.random.default_rng(1), capacity=2)
-    draws = noise_draws(spec, np.random.default_rng(1))
+    model: EngineModel[int] = EngineModel(spec, stream_generator(1, "noise"), capacity=2)
+    draws = noise_draws(spec, stream_generator(1, "noise"))
     oracle = OracleModel(spec)
     arrivals, *_ = columns(trace)
     now_ns = step = arrived = 0
@@ -262,8 +263,38 @@ def test_the_front_end_formula_is_the_recursion(spec, trace):
 def test_noise_has_mean_one_and_the_stated_spread(seed, cv):
     base = small_spec()
     spec = msgspec.structs.replace(base, step=msgspec.structs.replace(base.step, noise_cv=cv))
-    drawn = noise_draws(spec, np.random.default_rng(seed), 40_000)
+    drawn = noise_draws(spec, stream_generator(seed, "noise"), 40_000)
     assert abs(drawn.mean() - 1.0) < 6 * cv / 200
     assert abs(drawn.std() / cv - 1.0) < 0.1
     assert (drawn > 0).all()
     assert noise_draws(spec, None).tolist() == [1.0]
+
+
+def test_the_drawn_engines_reach_every_mechanism():
+    """The laws above would say nothing about a mechanism that never happens: count them on a fixed sweep."""
+    rng = stream_generator(7, "sweep")
+    seen = dict.fromkeys(("preempted", "denied", "recomputed_tokens", "adapter_loads", "alone", "passed_over"), 0)
+    for number in range(60):
+        chunked = number % 3 != 0
+        spec = small_spec(
+            blocks=int(rng.integers(8, 20)),
+            max_num_seqs=5,
+            max_num_batched_tokens=60,
+            chunked_prefill=chunked,
+            lora_slots=2,
+            adapter_bytes=10**6,
+        )
+        oracle = OracleModel(spec)
+        for name in range(20):
+            prompt, output = (int(x) for x in rng.integers(1, 90, 2))
+            oracle.add(name, prompt, output, int(rng.integers(-1, 4)))
+        started: list[int] = []
+        now_ns = 0
+        while (result := oracle.step(now_ns)) is not None:
+            now_ns += result.duration_ns
+            started += result.started
+            seen["alone"] += result.prefill_tokens > 60
+            for what in ("preempted", "denied", "recomputed_tokens", "adapter_loads"):
+                seen[what] += getattr(result, what)
+        seen["passed_over"] += started != sorted(started)
+    assert all(count >= 10 for count in seen.values()), seen

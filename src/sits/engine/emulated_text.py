@@ -44,13 +44,13 @@ _decode_body = msgspec.json.Decoder(_Body).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def words(id: str, start: int, count: int) -> str:
-    """Words number `start` .. `start + count - 1` of the answer to request `id`, each followed by a space.
+def words(name: str, start: int, count: int) -> str:
+    """Words number `start` .. `start + count - 1` of the answer to request `name`, each followed by a space.
 
     >>> words("r1", 0, 5) == words("r1", 0, 2) + words("r1", 2, 3)
     True
     """
-    seed = crc32(id.encode())
+    seed = crc32(name.encode())
     return "".join(WORDS[crc32(b"%d" % i, seed) % len(WORDS)] + " " for i in range(start, start + count))
 
 

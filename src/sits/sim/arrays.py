@@ -27,6 +27,7 @@ class Settings(NamedTuple):
 
 
 def settings(spec: EngineSpec) -> Settings:
+    """`spec` as arrays."""
     whole = np.zeros(kernel.WHOLE_COUNT, np.int64)
     whole[kernel.BLOCK_SIZE] = spec.block_size
     whole[kernel.BLOCK_COUNT] = spec.blocks
@@ -58,6 +59,8 @@ def _link(rank: Rank) -> tuple[float, ...]:
 
 
 class State(NamedTuple):
+    """An engine's state as the kernel's arrays, in the kernel's argument order."""
+
     rows: Ints
     running: Ints
     tally: Ints
@@ -65,6 +68,7 @@ class State(NamedTuple):
 
 
 def empty(spec: EngineSpec, capacity: int) -> State:
+    """An idle engine with room for `capacity` unfinished requests."""
     rows = np.zeros((capacity, kernel.FIELD_COUNT), np.int64)
     tally = np.zeros(kernel.TALLY_COUNT, np.int64)
     tally[kernel.FREE] = spec.blocks

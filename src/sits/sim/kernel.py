@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-# rows[row, field]: one request.
+# rows[row, field], one request a row
 (
     PROMPT,
     OUTPUT,
@@ -64,7 +64,7 @@ FIELD_COUNT = 16
 GONE, WAITING, RUNNING = range(3)
 """Values of `PLACE`."""
 
-# tally[cell]
+# cells of `tally`
 FREE, HEAD, TAIL, RUNNING_COUNT, WAITING_COUNT, STEP_COUNT, TOUCH_COUNT = range(7)
 TALLY_COUNT = 7
 
@@ -153,10 +153,12 @@ EAGER_US = 8
 ) = range(14)
 """`predict.prepare.HostCosts` in the order of its fields."""
 
-_part: Any = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+_njit: Any = njit
+
+_part = _njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """A function called only by compiled ones: no wrapper for Python, and no copy of its own on disk."""
 
-_entry: Any = njit(error_model="numpy", cache=True)
+_entry = _njit(error_model="numpy", cache=True)
 """A function Python calls."""
 
 
@@ -241,7 +243,7 @@ def cancel(rows: Ints, running: Ints, tally: Ints, r: int) -> None:
 @_part
 def _missing_blocks(rows: Ints, whole: Ints, r: int, take: int) -> int:
     size = whole[BLOCK_SIZE]
-    return (rows[r, COMPUTED] + take + size - 1) // size - rows[r, BLOCKS]
+    return int((rows[r, COMPUTED] + take + size - 1) // size - rows[r, BLOCKS])
 
 
 @_part
@@ -254,7 +256,7 @@ def _preempt_youngest(rows: Ints, running: Ints, tally: Ints) -> int:
     rows[r, TAKE] = 0
     rows[r, PREEMPTIONS] += 1
     _enqueue_first(rows, tally, r)
-    return r
+    return int(r)
 
 
 @_part
@@ -407,7 +409,7 @@ def _admit_alone(
         result[DENIED] = 1
         return -1
     _admit(now_ns, rows, running, tally, slots, whole, result, ids, r, take, missing, slot)
-    return missing
+    return int(missing)
 
 
 @_part
@@ -415,7 +417,7 @@ def _line(table: Floats, at: float) -> float:
     """`predict.steptime.interpolate` over `table[0]` (x) and `table[1]` (y)."""
     n = table.shape[1]
     if at <= table[0, 0] or n == 1:
-        return table[1, 0]
+        return float(table[1, 0])
     low, high = 0, n - 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -424,7 +426,7 @@ def _line(table: Floats, at: float) -> float:
         else:
             high = middle
     slope_top = table[1, high] - table[1, low]
-    return table[1, low] + slope_top * (at - table[0, low]) / (table[0, high] - table[0, low])
+    return float(table[1, low] + slope_top * (at - table[0, low]) / (table[0, high] - table[0, low]))
 
 
 @_part
@@ -474,7 +476,7 @@ def _step_us(
     if n < tokens or n > graph_seqs_max:
         result[EAGER] = 1
         t += figures[EAGER_US]
-    return t
+    return float(t)
 
 
 @_part
@@ -482,7 +484,7 @@ def _copy_ns(size: float, link: Floats, start_ns: float, dipping: bool) -> float
     """`predict.transfer.copy_ns`."""
     work = size / link[BANDWIDTH] * 1e9
     if not dipping or link[PERIOD_NS] == 0.0 or work == 0.0:
-        return work
+        return float(work)
     depth, width, period = link[DEPTH], link[WIDTH_NS], link[PERIOD_NS]
     slow = 1.0 - depth
     at = (start_ns - link[PHASE_NS]) % period
@@ -497,10 +499,10 @@ def _copy_ns(size: float, link: Floats, start_ns: float, dipping: bool) -> float
         else:
             length, speed = width, slow
         if work <= length * speed:
-            return done + (work / speed if speed > 0.0 else 0.0)
+            return float(done + (work / speed if speed > 0.0 else 0.0))
         work -= length * speed
         done += length
-    return done + work
+    return float(done + work)
 
 
 @_part
@@ -509,7 +511,7 @@ def _copies_ns(
 ) -> float:
     """`predict.transfer.copies_ns`."""
     wait = copies * latency_ns
-    return wait + _copy_ns(size, link, start_ns + wait, dipping)
+    return float(wait + _copy_ns(size, link, start_ns + wait, dipping))
 
 
 @_part
@@ -671,11 +673,11 @@ def simulate(
     count = rows.shape[0]
     result = np.zeros(RESULT_COUNT, np.int64)
     ids = np.empty((ID_LISTS, running.shape[0]), np.int64)
-    now_ns = np.int64(0)
+    now_ns = 0
     arrived = finished = steps = 0
     while finished < count:
         if tally[RUNNING_COUNT] == 0 and tally[HEAD] < 0:
-            now_ns = max(now_ns, queued_ns[arrived])
+            now_ns = max(now_ns, int(queued_ns[arrived]))
         while arrived < count and queued_ns[arrived] <= now_ns:
             _enqueue(rows, tally, arrived)
             arrived += 1
@@ -696,7 +698,7 @@ def simulate(
             result,
             ids,
         )
-        now_ns += result[DURATION_NS]
-        finished += result[FINISHED_COUNT]
+        now_ns += int(result[DURATION_NS])
+        finished += int(result[FINISHED_COUNT])
         steps += 1
     return steps, now_ns

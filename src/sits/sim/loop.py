@@ -147,10 +147,12 @@ def _deadlock_text(loop: VirtualLoop) -> str:
 
 
 def _where(task: "asyncio.Task[Any]") -> str:
-    frames = task.get_stack(limit=1)
-    if not frames:
-        return repr(task.get_coro())
-    return f"{frames[-1].f_code.co_qualname} line {frames[-1].f_lineno}"
+    """The innermost coroutine a task waits in."""
+    inner: Any = task.get_coro()
+    while getattr(getattr(inner, "cr_await", None), "cr_frame", None) is not None:
+        inner = inner.cr_await
+    frame = getattr(inner, "cr_frame", None)
+    return repr(inner) if frame is None else f"{inner.__qualname__} line {frame.f_lineno}"
 
 
 class VirtualWorld:
