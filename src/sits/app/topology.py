@@ -28,8 +28,8 @@ GPU_HEIGHT, ENGINE_HEIGHT, LINK_HEIGHT, HOST_HEIGHT = 24, 34, 46, 26
 CHAR_WIDTH = 6.1
 
 CSS = """
-.tp text{font-family:var(--font,Arial,sans-serif);font-size:11px;fill:var(--ink,#1c1f23)}
-.tp .tp-small{font-size:10px;fill:var(--muted,#5b6470)}
+.tp text{font-family:var(--font,Arial,sans-serif);font-size:11.5px;fill:var(--ink,#1c1f23)}
+.tp .tp-small{font-size:10.5px;fill:var(--muted,#5b6470)}
 .tp .tp-strong{font-weight:bold}
 .tp rect{stroke:var(--line,#c9ced4);fill:var(--bg,#fff)}
 .tp .tp-node{fill:var(--panel,#f5f6f7)}

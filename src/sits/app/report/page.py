@@ -5,6 +5,7 @@ of a report is escaped by the template; only drawings, which `svg` escapes, are 
 data are absent is not there at all.
 """
 
+from functools import cache
 from typing import Any
 
 from sits.app.report import numbers, stages
@@ -31,9 +32,15 @@ def render_html(report: Report) -> str:
         BugError: a figure is NaN or infinite; nothing is rendered.
 
     """
+    check_finite(report)
+    return str(_template().render(**_context(report)))
+
+
+@cache
+def _template() -> Any:
+    """The compiled template: compiling takes longer than rendering."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415  # heavy; only a page needs it
 
-    check_finite(report)
     environment = Environment(
         loader=PackageLoader("sits.app.report"),
         autoescape=True,
@@ -42,7 +49,7 @@ def render_html(report: Report) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"num": numbers.number, "fig": evidence_figure, "words": stages.words}
-    return environment.get_template("report.html.j2").render(**_context(report))
+    return environment.get_template("report.html.j2")
 
 
 def _context(report: Report) -> dict[str, Any]:

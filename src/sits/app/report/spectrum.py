@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from sits.app.report import numbers, svg
+from sits.app.topology import fit
 from sits.core.report import HeatMap
 
 MAP_WIDTH, CELL_HEIGHT = 340.0, 22.0
@@ -100,7 +101,13 @@ def _labels(data: HeatMap, columns: int, rows: int) -> list[str]:
     ]
     return [
         *marks,
-        svg.text(data.x_name, x=LEFT + MAP_WIDTH, y=base + 31, text_anchor="end", class_="tick name"),
+        svg.text(
+            fit(data.x_name, MAP_WIDTH * 0.7),
+            x=LEFT + MAP_WIDTH,
+            y=base + 31,
+            text_anchor="end",
+            class_="tick name",
+        ),
     ]
 
 

@@ -92,7 +92,7 @@ def _cause(one: Finding) -> tuple[str, str, str]:
     if one.inconclusive:
         return "?", "inconclusive", printable(f"{one.claim} ({one.inconclusive})")
     if one.effect_ms is None:
-        return numbers.EN_DASH, one.severity, printable(one.claim)
+        return numbers.EN_DASH, printable(one.severity), printable(one.claim)
     return numbers.number(one.effect_ms.value), _range(one.effect_ms), printable(one.claim)
 
 
@@ -130,7 +130,7 @@ def _tail(report: Report, paint: _Paint) -> list[str]:
     name = max(len(stages.words(one.stage)) for one in ranked)
     lines = [paint("bold", "What makes the tail") + paint("dim", "  mean of the slowest 1 % less mean of the others, ms")]  # fmt: skip
     lines += _aligned(
-        (f"  {printable(stages.words(one.stage)):<{name}}", numbers.signed(one.excess.value, 1), _range(one.excess), one.layer)
+        (f"  {printable(stages.words(one.stage)):<{name}}", numbers.signed(one.excess.value, 1), _range(one.excess), printable(one.layer))
         for one in ranked
     )  # fmt: skip
     return lines
