@@ -194,7 +194,7 @@ class EmulatedEngine:
         if request.output_tokens_max:
             output = min(output, request.output_tokens_max)
         work = _Work(request, timeline, output, answer)
-        self._model.check(work, work.prompt, output, request.adapter)
+        self._model.check(request.id, work.prompt, output, request.adapter)
         now_ns = self._world.now_ns()
         timeline.mark(ENGINE_RECV, now_ns)
         front = self.spec.front

@@ -136,20 +136,20 @@ ID_LISTS = 4
 EAGER_US = 8
 
 (
-    ALLOCATE,
-    ALLOCATE_PER_BLOCK,
-    BUILD,
-    BUILD_PER_SEQ,
-    BUILD_PER_TOKEN,
+    ALLOCATE_NS,
+    ALLOCATE_NS_PER_BLOCK,
+    BUILD_NS,
+    BUILD_NS_PER_SEQ,
+    BUILD_NS_PER_TOKEN,
     INPUT_COPIES,
-    COPY_LATENCY,
-    CHOOSE,
-    ATTENTION,
-    ATTENTION_PER_SEQ,
-    ATTENTION_PER_BLOCK,
-    BARRIER,
-    GRAPH_LAUNCH,
-    EAGER_LAUNCH,
+    COPY_LATENCY_NS,
+    CHOOSE_NS,
+    ATTENTION_NS,
+    ATTENTION_NS_PER_SEQ,
+    ATTENTION_NS_PER_BLOCK,
+    BARRIER_NS,
+    GRAPH_LAUNCH_NS,
+    EAGER_LAUNCH_NS,
 ) = range(14)
 """`predict.prepare.HostCosts` in the order of its fields."""
 
@@ -531,9 +531,9 @@ def _prepare(
     input_bytes = 24 * tokens + seqs * (4 * table_blocks + 16)
     restore_bytes = result[ADAPTER_LOADS] * whole[ADAPTER_BYTES]
     restore_copies = result[ADAPTER_LOADS] * whole[ADAPTER_COPIES]
-    latency = costs[COPY_LATENCY]
-    allocate = costs[ALLOCATE] + costs[ALLOCATE_PER_BLOCK] * new_blocks
-    build = costs[BUILD] + costs[BUILD_PER_SEQ] * seqs + costs[BUILD_PER_TOKEN] * tokens
+    latency = costs[COPY_LATENCY_NS]
+    allocate = costs[ALLOCATE_NS] + costs[ALLOCATE_NS_PER_BLOCK] * new_blocks
+    build = costs[BUILD_NS] + costs[BUILD_NS_PER_SEQ] * seqs + costs[BUILD_NS_PER_TOKEN] * tokens
     restore_0 = inputs_0 = slowest = 0.0
     for rank in range(links.shape[0]):
         link = links[rank]
@@ -548,19 +548,19 @@ def _prepare(
     stages[1] = np.ceil(restore_0)
     stages[2] = np.ceil(build)
     stages[3] = np.ceil(inputs_0)
-    stages[4] = np.ceil(costs[CHOOSE])
+    stages[4] = np.ceil(costs[CHOOSE_NS])
     stages[5] = np.ceil(
-        costs[ATTENTION] + costs[ATTENTION_PER_SEQ] * seqs + costs[ATTENTION_PER_BLOCK] * new_blocks
+        costs[ATTENTION_NS] + costs[ATTENTION_NS_PER_SEQ] * seqs + costs[ATTENTION_NS_PER_BLOCK] * new_blocks
     )
     if links.shape[0] > 1:
-        stages[6] = np.ceil(slowest - (restore_0 + inputs_0) + costs[BARRIER])
-    stages[7] = np.ceil(costs[EAGER_LAUNCH] if result[EAGER] else costs[GRAPH_LAUNCH])
+        stages[6] = np.ceil(slowest - (restore_0 + inputs_0) + costs[BARRIER_NS])
+    stages[7] = np.ceil(costs[EAGER_LAUNCH_NS] if result[EAGER] else costs[GRAPH_LAUNCH_NS])
     for stage in range(STAGE_COUNT):
         result[PREPARE_NS] += stages[stage]
     result[COPY_BYTES] = restore_bytes + input_bytes
     result[COPY_NS] = stages[1] + stages[3]
     if links.shape[0] > 1:
-        result[COPY_NS] += stages[6] - np.ceil(costs[BARRIER])
+        result[COPY_NS] += stages[6] - np.ceil(costs[BARRIER_NS])
 
 
 @_part

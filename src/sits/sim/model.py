@@ -91,15 +91,13 @@ class EngineModel(Generic[Id]):
         self._lists = np.zeros((kernel.ID_LISTS, spec.max_num_seqs), np.int64)
         self._arguments = self._pack()
 
-    def check(self, name: Id, prompt_tokens: int, output_tokens: int, adapter: str = "") -> None:
-        """Raise what `add` would raise, and do nothing else."""
+    def check(self, name: object, prompt_tokens: int, output_tokens: int, adapter: str = "") -> None:
+        """Raise CapacityError when such a request could never be served here; `name` is for its text."""
         why = refusal(self.spec, prompt_tokens, output_tokens, bool(adapter))
         if why:
             raise CapacityError(
                 f"request {name}: {why}", field="prompt_tokens", value=prompt_tokens, code="never_fits"
             )
-        if name in self._rows:
-            raise ValueError(f"request {name!r} is already in this engine")
 
     def add(self, name: Id, prompt_tokens: int, output_tokens: int, adapter: str = "") -> None:
         """Put a request at the tail of the waiting queue; `output_tokens` is the true length of its answer.
@@ -110,6 +108,8 @@ class EngineModel(Generic[Id]):
 
         """
         self.check(name, prompt_tokens, output_tokens, adapter)
+        if name in self._rows:
+            raise ValueError(f"request {name!r} is already in this engine")
         if not self._vacant:
             self._grow()
         row = self._vacant.pop()
