@@ -81,7 +81,7 @@ class Mock(asyncio.Protocol):
         end = self.buffer.find(b"\r\n\r\n")
         if end < 0:
             return
-        at = self.buffer.index(b"Content-Length: ") + 16
+        at = self.buffer.index(b"ontent-Length: ") + 15
         size = int(self.buffer[at : self.buffer.index(b"\r\n", at)])
         if len(self.buffer) < end + 4 + size:
             return

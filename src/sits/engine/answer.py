@@ -9,7 +9,6 @@ OpenAI (prompt/completion) and of others (input/output); an error event stops th
 Deliberately absent: the answer's text.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,8 +29,6 @@ _WORDS = (
     b'"finish_reason": "',
 )
 """What an end, an error or usage contains, and nothing else does outside of text."""
-
-_USAGE = re.compile(rb'"usage"\s*:\s*(\{(?:[^{}]|\{[^{}]*\})*\})')
 
 
 class StreamReader:
@@ -57,7 +54,7 @@ class StreamReader:
         block = self._splitter.feed(data)
         if not block:
             return None
-        if self._flowing and _first_word(block) < 0:
+        if self._flowing and not _may_matter(block):
             return Chunk(data=block, tokens=_count_data(block))
         chunk = self._read(block)
         return chunk if chunk.data else None
@@ -120,6 +117,18 @@ def _first_word(block: bytes, start: int = 0) -> int:
     return first
 
 
+def _may_matter(block: bytes) -> bool:
+    """Whether any of `_WORDS` is in it: `_first_word(block) >= 0`, spelled out because it is asked for every chunk."""
+    return (
+        b"[DONE]" in block
+        or b'"error"' in block
+        or b'"finish_reason":"' in block
+        or b'"usage":{' in block
+        or b'"finish_reason": "' in block
+        or b'"usage": {' in block
+    )
+
+
 def _count_data(block: bytes) -> int:
     return block.count(b"\ndata:") + block.startswith(b"data:")
 
@@ -145,11 +154,21 @@ def usage_of(body: bytes) -> Usage | None:
     Usage(input=5, output=2, cached=0)
     """
     at = body.rfind(b'"usage"')
-    match = _USAGE.match(body, at) if at >= 0 else None
+    if at < 0:
+        return None
     try:
-        return usage(orjson.loads(match[1])) if match else None
+        # Where usage is a field of the answer itself, what follows it is the rest of an object.
+        return usage(orjson.loads(b"{" + body[at:])["usage"])
+    except ValueError:
+        return _usage_of_whole(body)
+
+
+def _usage_of_whole(body: bytes) -> Usage | None:
+    try:
+        found = orjson.loads(body)
     except ValueError:
         return None
+    return usage(found.get("usage")) if isinstance(found, dict) else None
 
 
 def usage(found: object) -> Usage | None:

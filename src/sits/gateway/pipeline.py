@@ -50,6 +50,9 @@ from sits.policy.route import route
 UNKNOWN_OUTPUT_TOKENS = 256
 """What a request without an output limit is counted as, tokens; an accounting guess, not a limit."""
 
+ASSIGNED_MAX = 16_384
+"""Release assignments remembered; they are cheap to find again."""
+
 ENGINE_POINTS = range(DISPATCHED + 1, FIRST_TOKEN)
 SSE = b"text/event-stream; charset=utf-8"
 JSON = b"application/json"
@@ -65,8 +68,7 @@ async def authorize(gateway: "Gateway", exchange: Exchange) -> None:
 
 async def assign_release(gateway: "Gateway", exchange: Exchange) -> None:
     """Which arm of the release does the unit belong to?  An arm may ask engines for another model name."""
-    release = gateway.fleet.policy.release
-    decision = assign(exchange.request.unit or exchange.tenant, release.salt, release.arms)
+    decision = gateway.assigned(exchange.request.unit or exchange.tenant)
     exchange.decisions.append(decision)
     exchange.arm = decision.choice
     name = gateway.arm_models[decision.choice]
@@ -174,6 +176,7 @@ class Gateway:
         self.offered = 0
         self.counts = dict.fromkeys(OUTCOMES, 0)
         self._turn = 0
+        self._assigned: dict[str, Decision] = {}
         self._before_ns = fleet.gateway.cost.request // 2
         self._after_ns = fleet.gateway.cost.request - self._before_ns
 
@@ -218,6 +221,16 @@ class Gateway:
         finally:
             self._settle(exchange)
         return exchange
+
+    def assigned(self, unit: str) -> Decision:
+        """The arm of `unit`; remembered, because the same inputs give the same decision."""
+        decision = self._assigned.get(unit)
+        if decision is None:
+            if len(self._assigned) >= ASSIGNED_MAX:
+                self._assigned.clear()
+            release = self.fleet.policy.release
+            decision = self._assigned[unit] = assign(unit, release.salt, release.arms)
+        return decision
 
     def choose(self, exchange: Exchange) -> Decision:
         """Ask the routing policy, and keep its decision."""

@@ -15,6 +15,7 @@ Deliberately absent: TLS (terminate it in front), several processes on one port,
 """
 
 import asyncio
+import gc
 import signal
 from collections import deque
 from collections.abc import Callable
@@ -291,6 +292,7 @@ class Server:
         for number in (signal.SIGINT, signal.SIGTERM):
             self.loop.add_signal_handler(number, stop.set)
         try:
+            gc.freeze()  # what is loaded by now stays; collections need not look at it again
             if started is not None:
                 started(host, port)
             await stop.wait()

@@ -16,6 +16,7 @@ Deliberately absent: dice, clocks, and the replica's state itself (the gateway c
 """
 
 from collections.abc import Callable, Collection, Sequence
+from math import fsum
 from typing import Any
 
 from sits.core.decision import Decision
@@ -57,12 +58,27 @@ def route(
     if config.kind == "round_robin":
         return _take_turns(candidates, filtered, turn or 0)
     rows = _score(request, candidates, config, need_tokens, now_ns)
-    best = max(row["total"] for row in rows)
-    tied = sorted(row["id"] for row in rows if row["total"] == best)
-    choice = tied[turn % len(tied)] if turn is not None else tied[0]
     return Decision(
-        policy="route", outcome="chosen", choice=choice, reasons={"candidates": rows, "filtered": filtered}
+        policy="route",
+        outcome="chosen",
+        choice=_pick(rows, turn),
+        reasons={"candidates": rows, "filtered": filtered},
     )
+
+
+def _pick(rows: Sequence[dict[str, Any]], turn: int | None) -> str:
+    """The id with the highest total; among equals the first by id, or the `turn`-th."""
+    best = -1.0
+    tied: list[str] = []
+    for row in rows:
+        total = row["total"]
+        if total > best:
+            best, tied = total, [row["id"]]
+        elif total == best:
+            tied.append(row["id"])
+    if len(tied) > 1:
+        tied.sort()
+    return tied[turn % len(tied)] if turn is not None else tied[0]
 
 
 def _why_not(request: Request, replica: Replica, tried: Collection[str]) -> str:
@@ -100,7 +116,7 @@ def _score(
     request: Request, candidates: Sequence[Replica], config: Route, need_tokens: int, now_ns: int
 ) -> list[dict[str, Any]]:
     """One row a candidate: the score parts, their weighted total, and how old the engine's state is."""
-    need = max(1, need_tokens)
+    need = need_tokens or 1
     loads = [(replica.inflight_tokens + need) / replica.weight for replica in candidates]
     highest = max(loads)
     engines = _engine_scores(candidates, config.stale_after, now_ns)
@@ -135,13 +151,16 @@ def _engine_scores(
 ) -> list[tuple[int | None, bool, float]]:
     """(age, fresh, score) of each candidate; the unknown get the mean of the known, or 0 when none is known."""
     seen: list[tuple[int | None, float | None]] = []
+    known = []
     for replica in candidates:
-        age_ns = replica.age_ns(now_ns)
-        fresh = age_ns is not None and age_ns <= stale_after_ns
-        free = max(0.0, 1.0 - replica.kv_usage) / (1 + replica.waiting) if fresh else None
+        age_ns = free = None
+        if replica.observed_ns:
+            age_ns = now_ns - replica.observed_ns
+            if age_ns <= stale_after_ns:
+                free = max(0.0, 1.0 - replica.kv_usage) / (1 + replica.waiting)
+                known.append(free)
         seen.append((age_ns, free))
-    known = [value for _, value in seen if value is not None]
-    mean = sum(known) / len(known) if known else 0.0
+    mean = fsum(known) / len(known) if known else 0.0
     return [(age, value is not None, mean if value is None else value) for age, value in seen]
 
 
@@ -151,7 +170,7 @@ def _home(
     """Id of the replica that `key` should stick to, empty when there is no key or no wish."""
     if not key or not weight:
         return ""
-    most = bound * sum(loads) / len(loads)
+    most = bound * fsum(loads) / len(loads)
     owner: Callable[[int], tuple[float, str]] = lambda i: (  # noqa: E731  (one expression, used once)
         claim(key.encode(), candidates[i].id, candidates[i].weight),
         candidates[i].id,
