@@ -56,6 +56,19 @@ def test_the_bucket_of_a_quantile_holds_the_true_quantile(observed, q):
 
 
 @law
+@given(seconds)
+def test_the_largest_deviation_is_never_below_the_true_one(observed):
+    registry = CollectorRegistry()
+    client = ClientHistogram("h", "", buckets=BUCKETS, registry=registry)
+    for value in observed:
+        client.observe(value)
+    histogram = parse(generate_latest(registry).decode()).histogram("h")
+    mean = sum(observed) / len(observed)
+    true = math.sqrt(sum((value - mean) ** 2 for value in observed) / len(observed))
+    assert histogram.deviation_max() >= true * (1 - 1e-9) - 1e-7
+
+
+@law
 @given(counts, st.floats(0, 1), st.floats(0, 1))
 def test_a_higher_quantile_is_never_lower(by_bucket, one, other):
     bounds = (*(float(i + 1) for i in range(len(by_bucket) - 1)), math.inf)

@@ -1,7 +1,7 @@
 """A small server that looks like vLLM from outside: models, streamed completions, a metrics page.  For tests.
 
 It keeps vLLM's own histograms about what it really does: holds a request `outside_s` before it counts as queued, `queue_s`
-until it is scheduled, `prefill_s` until the first token, `pace_s` between tokens.  `pages`, when given, are served as
+and then for one of `seats` until it is scheduled, `prefill_s` until the first token, `pace_s` between tokens.  `pages`, when given, are served as
 `/metrics` instead: which one goes by the first word of the last request's id.  Listens on loopback, in a thread of its own.
 """
 
@@ -18,8 +18,11 @@ now_ns = RealWorld.now_ns
 
 
 class FakeVllm:
-    def __init__(self, *, outside_s=0.0, queue_s=0.0, prefill_s=0.001, pace_s=0.001, pages=None, fail=None):
+    def __init__(
+        self, *, outside_s=0.0, queue_s=0.0, prefill_s=0.001, pace_s=0.001, seats=64, pages=None, fail=None
+    ):
         self.outside_s, self.queue_s, self.prefill_s, self.pace_s = outside_s, queue_s, prefill_s, pace_s
+        self.seats = asyncio.Semaphore(seats)
         self.pages = pages or {}
         self.phase = "warm"
         self.fail = fail or (lambda number: None)
@@ -83,8 +86,13 @@ class FakeVllm:
         queued = now_ns()
         self.waiting.inc()
         await asyncio.sleep(self.queue_s)
-        self.waiting.dec()
-        self.running.inc()
+        async with self.seats:
+            self.waiting.dec()
+            self.running.inc()
+            await self.run(writer, body, arrived, queued)
+            self.running.dec()
+
+    async def run(self, writer, body, arrived, queued):
         scheduled = now_ns()
         writer.write(
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -103,7 +111,6 @@ class FakeVllm:
         usage = {"prompt_tokens": len(body.get("prompt", "1")), "completion_tokens": body["max_tokens"]}
         self.event(writer, {"choices": [], "usage": usage})
         writer.write(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
-        self.running.dec()
 
     def event(self, writer, event):
         data = b"data: " + json.dumps(event).encode() + b"\n\n"

@@ -82,6 +82,15 @@ def test_a_quantile_lies_in_its_bucket_and_the_mean_is_exact():
     assert Histogram((1.0, math.inf), (0, 0), 0.0, 0).mean is None
 
 
+def test_the_largest_deviation_uses_the_sum():
+    """All values in 0..0.3 with a mean of 0.0003: at most one in a thousand can be at 0.3."""
+    tight = Histogram((0.3, math.inf), (1000, 0), 0.3, 1000)
+    assert tight.deviation_max() == pytest.approx(math.sqrt(0.3 * 0.0003 - 0.0003**2))
+    two_ends = Histogram((1.0, 2.0, math.inf), (5, 5, 0), 10.0, 10)  # five at 0 and five at 2 fit
+    assert two_ends.deviation_max() == pytest.approx(1.0)
+    assert Histogram((1.0, math.inf), (0, 0), 0.0, 0).deviation_max() == 0.0
+
+
 def test_decreasing_buckets_are_no_histogram():
     text = 'h_bucket{le="1"} 5\nh_bucket{le="2"} 3\nh_bucket{le="+Inf"} 5\nh_count 5\nh_sum 1\n'
     with pytest.raises(EngineError, match="buckets of h decrease"):

@@ -7,8 +7,8 @@ queue - prefill, is in no metric: HTTP, tokenizing, the hops between API server 
 are late, and the network.  It is reported as what it is, "unattributed (dispatched..queued)", also when it is negative (then the
 engine's histograms are not about the same requests, and a finding says so).
 
-Intervals: of client figures by block bootstrap over arrivals; of histogram means from their buckets (each value taken at
-the bucket's far end, so too wide rather than too narrow), normal.  Deliberately absent: any I/O.
+Intervals: of client figures by block bootstrap over arrivals; of histogram means normal, with the largest deviation their
+buckets and sum allow, so too wide rather than too narrow.  Deliberately absent: any I/O.
 """
 
 import math
@@ -92,12 +92,7 @@ def mean_of(values: np.ndarray, arrival_ns: np.ndarray, rng: np.random.Generator
 def histogram_mean_ms(histogram: Histogram) -> Interval:
     """The exact mean of a histogram of seconds, ms, with a conservative normal interval of its sampling error."""
     mean = (histogram.mean or 0.0) * 1e3
-    second, low = 0.0, 0.0
-    for high, count in zip(histogram.bounds, histogram.counts, strict=True):
-        far = 2.0 * low if math.isinf(high) else high
-        second += count * (far * 1e3) ** 2
-        low = high
-    spread = math.sqrt(max(0.0, second / histogram.count - mean**2) / histogram.count) * _Z
+    spread = _Z * histogram.deviation_max() * 1e3 / math.sqrt(histogram.count)
     return Interval(mean, max(0.0, mean - spread), mean + spread, LEVEL)
 
 

@@ -347,7 +347,7 @@ def report_of(
             field="target",
             hint="lower the rate with loaded_rate, or look at the engine's log",
         )
-    claims = findings(scene)
+    claims = findings(scene, rng)
     side = Side(
         label=f"{target.model} at {loaded.rate:.3g} req/s",
         latency=mine[0],

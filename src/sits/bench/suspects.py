@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import numpy as np
 
-from sits.bench.anatomy import OUTSIDE, PREFILL, QUEUE, UNSEEN, Part, Phase, client_ms, outside_split
+from sits.bench.anatomy import OUTSIDE, PREFILL, QUEUE, UNSEEN, Part, Phase, client_ms, mean_of, outside_split
 from sits.core.breakpoints import API_RECV, FIRST_TOKEN, LAST_TOKEN
 from sits.core.finding import Evidence, Finding, Interval
 
@@ -24,12 +24,12 @@ SHARE, LEAST_MS = 0.25, 10.0
 
 KV_FULL = 0.9
 UNSTEADY = 1.5
-"""The last third of a steady phase has no mean TTFT above this many times the first third's."""
+"""Growth of the mean TTFT from a phase's first third to its last that is called growth."""
 
 BARS = (
     f"A stage is named from {SHARE:.0%} of the mean TTFT and {LEAST_MS:.0f} ms on; KV from {KV_FULL:.0%} in use or the "
-    f"first preemption on; a phase is unsteady when the mean TTFT of its last third is above {UNSTEADY} times the first "
-    f"third's; below {ENOUGH} completed requests nothing is claimed."
+    f"first preemption on; a phase is above capacity when the mean TTFT grows from third to third, to {UNSTEADY} times "
+    f"the first and beyond its interval; below {ENOUGH} completed requests nothing is claimed."
 )
 
 
@@ -56,10 +56,10 @@ class Scene(msgspec.Struct, frozen=True):
         return sum(part.mean.value for part in self.parts)
 
 
-def findings(scene: Scene) -> tuple[Finding, ...]:
+def findings(scene: Scene, rng: np.random.Generator) -> tuple[Finding, ...]:
     """All claims, alarms first, then by effect; at least one, because "nothing stands out" is a claim too."""
     done = scene.loaded.completed()
-    about_time = [*_stages(scene), *_decode(scene), *_unsteady(scene)] if scene.parts else []
+    about_time = [*_stages(scene), *_decode(scene), *_unsteady(scene, rng)] if scene.parts else []
     if done < ENOUGH:
         why = f"not enough evidence: {done} completed requests, {ENOUGH} are needed"
         about_time = [msgspec.structs.replace(f, severity="info", inconclusive=why) for f in about_time]
@@ -174,21 +174,26 @@ def _decode(scene: Scene) -> Iterator[Finding]:
     )
 
 
-def _unsteady(scene: Scene) -> Iterator[Finding]:
+def _unsteady(scene: Scene, rng: np.random.Generator) -> Iterator[Finding]:
     took, due = client_ms(scene.loaded, API_RECV, FIRST_TOKEN)
     third = len(took) // 3
     if third < 5:
         return
-    ordered = took[np.argsort(due, kind="stable")]
-    first, last = float(ordered[:third].mean()), float(ordered[-third:].mean())
-    if last > UNSTEADY * first and last - first >= LEAST_MS:
+    order = np.argsort(due, kind="stable")
+    rows = (order[:third], order[third:-third], order[-third:])
+    first, middle, last = (mean_of(took[part], due[part], rng) for part in rows)
+    growing = first.value < middle.value < last.value and first.high < last.low
+    if growing and last.value > UNSTEADY * first.value and last.value - first.value >= LEAST_MS:
         yield Finding(
             id="above_capacity",
-            claim=f"TTFT grew during the phase, {first:,.0f} to {last:,.0f} ms from its first to its last third: "
-            f"{scene.loaded.rate:.2g} req/s is above what this engine sustains, and the figures depend on how long we looked.",
+            claim=f"TTFT grew all through the phase, {first.value:,.0f} to {last.value:,.0f} ms from its first to its "
+            f"last third: {scene.loaded.rate:.2g} req/s is more than this engine sustained, and the figures depend on how "
+            "long we looked.",
             layer="framework",
-            effect_ms=Interval(last - first, last - first, last - first),
-            evidence=(Evidence("ttft_last_third", last, first, "ms", "mean, against the first third"),),
+            effect_ms=Interval(last.value - first.value, last.low - first.high, last.high - first.low),
+            evidence=(
+                Evidence("ttft_last_third", last.value, first.value, "ms", "mean, against the first third"),
+            ),
         )
 
 

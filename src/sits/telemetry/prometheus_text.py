@@ -83,6 +83,25 @@ class Histogram(msgspec.Struct, frozen=True):
             before, low = before + count, high
         raise AssertionError("a positive total has a positive bucket")
 
+    def deviation_max(self) -> float:
+        """The largest standard deviation that these bucket counts and this sum allow; 0 when nothing was observed.
+
+        In a bucket `[a, b]` the mean square is at most the chord `(a + b) m - a b` of its mean `m`, so the bound puts
+        what the sum has beyond all values at their lower ends into the highest buckets first.  Values below 0 are
+        taken as 0.  The last bucket ends where a single value would use up the sum.
+        """
+        if self.count <= 0:
+            return 0.0
+        lows = (0.0, *(max(0.0, bound) for bound in self.bounds[:-1]))
+        left = max(0.0, self.sum - math.fsum(n * low for n, low in zip(self.counts, lows, strict=True)))
+        square = 0.0
+        for n, low, bound in reversed(list(zip(self.counts, lows, self.bounds, strict=True))):
+            high = low + left if math.isinf(bound) else max(low, bound)
+            more = min(left, n * (high - low))
+            square += (low + high) * (n * low + more) - n * low * high
+            left -= more
+        return math.sqrt(max(0.0, square / self.count - (self.sum / self.count) ** 2))
+
 
 class Scrape(msgspec.Struct, frozen=True):
     """One page: every series, and the declared type of each family."""
