@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sits.core.breakpoints import NAMES, POINT_COUNT
+from sits.core.fleet import EmulatedEngine, Fleet, Node, Policies, Window
+from sits.core.units import Bytes
 
 MS = 1_000_000
 
@@ -183,3 +185,17 @@ def signals_of(steps, wait_ms, arrival) -> dict[str, np.ndarray]:
         "name": np.array([r[2] for r in rows], dtype=object),
         "value": np.array([r[3] for r in rows], dtype=np.float64),
     }
+
+
+def fleet_of(engines: int = 1, *, cpu_numa: int = 0, window: str = "none") -> Fleet:
+    """Where the toy service runs: one node, every GPU on NUMA node 0, 24 GB/s local and 11 GB/s remote."""
+    node = Node(name="n", gpu="A100", gpus=engines, gpu_numa=(0,) * engines, gpu_memory=Bytes(80 * 2**30))
+    return Fleet(
+        name="toy",
+        policy=Policies(window=Window(kind=window)),
+        nodes=(node,),
+        engines=tuple(
+            EmulatedEngine(name=f"e{i}", node="n", gpus=(i,), model="m", cpu_numa=cpu_numa)
+            for i in range(engines)
+        ),
+    )
