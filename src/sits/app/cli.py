@@ -89,7 +89,7 @@ class _Duration(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
-@cli.command()
+@cli.command(short_help="Replay an incident, name its causes, and prove the fix.")
 @click.argument("scenario", required=False, type=_file)
 @click.option(
     "--seed",
@@ -155,7 +155,7 @@ def reproduce(
     return OK if output.proven(report) else MISSED
 
 
-@cli.command()
+@cli.command(short_help="Serve a fleet until Ctrl-C; every request is timed.")
 @click.argument("fleet", type=_file)
 @_quiet
 def up(fleet: Path, quiet: bool) -> int:
@@ -169,7 +169,7 @@ def up(fleet: Path, quiet: bool) -> int:
     return OK
 
 
-@cli.command()
+@cli.command(short_help="Say why the recorded requests were slow.")
 @click.option(
     "--since",
     type=_Duration(),
@@ -205,7 +205,7 @@ def why(since: int, store: Path, html: Path | None, as_json: bool) -> int:
     return OK if output.proven(report) else MISSED
 
 
-@cli.command()
+@cli.command(short_help="Load a running engine and say where its time goes.")
 @click.option(
     "--target", required=True, metavar="URL", help="An OpenAI-compatible engine, like http://127.0.0.1:8000."
 )
@@ -286,7 +286,7 @@ def investigate(
     return OK if output.proven(report) else MISSED
 
 
-@cli.command()
+@cli.command(short_help="Check a fleet.yaml and name every problem.")
 @click.argument("fleet", type=_file)
 @_json
 def check(fleet: Path, as_json: bool) -> int:
@@ -313,7 +313,7 @@ def check(fleet: Path, as_json: bool) -> int:
     return OK
 
 
-@cli.command()
+@cli.command(short_help="Print the version.")
 @_json
 def version(as_json: bool) -> int:
     """Print the version."""
@@ -344,8 +344,11 @@ def run_command(command: Callable[[], Any]) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return INTERRUPTED
+    except SystemExit as stop:
+        # click leaves this way in two cases: shell completion (0), and a reader like `| head` that has gone (1).
+        return BROKEN_PIPE if stop.code else OK
     except BrokenPipeError:
-        # The reader (`| head`) has gone: without this, Python would complain once more while it closes stdout.
+        # The reader went while the last lines were flushed; Python would complain once more on closing stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except Exception as error:  # noqa: BLE001  # the edge of the program: ours are told, all others raised again

@@ -124,7 +124,9 @@ def _gateway(drawing: _Drawing, fleet: Fleet, other: Fleet | None) -> float:
             f"{workers} worker{'s' if workers != 1 else ''}",
             f"window {window.kind} {waits.get(window.kind, '')}".strip(),
             f"route {of.policy.route.kind}",
-            f"admit {of.policy.admit.max_inflight or 'any number'} in flight",
+            f"admit {of.policy.admit.max_inflight:,} in flight"
+            if of.policy.admit.max_inflight
+            else "admit any number",
         ]
         arms = of.policy.release.arms
         return [*shown, *([f"{len(arms)} release arms"] if len(arms) > 1 else [])]
