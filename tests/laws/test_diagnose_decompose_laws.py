@@ -10,7 +10,7 @@ from diagnose_tables import dice
 from sits.core.breakpoints import NAMES, POINT_COUNT
 from sits.diagnose.compare import difference, pooled_quantile
 from sits.diagnose.decompose import decompose, stage_shares, waterfall
-from sits.diagnose.resample import Blocks, Tail, block_length
+from sits.diagnose.resample import Blocks, Tail
 
 
 @st.composite
@@ -80,7 +80,7 @@ def test_a_resampled_tail_is_what_sorting_the_resample_gives(n, seed):
 def test_resampled_quantiles_are_what_sorting_the_resample_gives(n, seed, q):
     rng = dice(seed)
     values = rng.integers(0, 30, n)
-    blocks = Blocks(rng.permutation(n), rng, draws=4, length=block_length(n))
+    blocks = Blocks(rng.permutation(n), rng, draws=4)
     found = blocks.quantiles(values, q)
     for b in range(4):
         expanded = np.sort(np.repeat(values, blocks.counts[b, blocks.of_row].astype(int)))

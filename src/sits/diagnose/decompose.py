@@ -29,7 +29,7 @@ from sits.core.breakpoints import (
 from sits.core.errors import CallerError
 from sits.core.report import Account, Bar, LatencySummary, StageShare, Waterfall
 from sits.diagnose.columns import OUTCOMES, Columns, Ints, points, require, rows_of
-from sits.diagnose.resample import DRAWS, Blocks, Tail, block_length, interval, quantile
+from sits.diagnose.resample import DRAWS, Blocks, Tail, interval, quantile
 
 Metric = Literal["ttft", "e2e"]
 ENDS: dict[str, int] = {"ttft": FIRST_TOKEN, "e2e": SENT}
@@ -177,9 +177,7 @@ def latency_summary(
             hint="look at the account: who was refused?",
         )
     ascending = np.sort(cut.total_ns)
-    drawn = Blocks(cut.at[:, API_RECV], rng, draws, length=block_length(len(cut.rows))).quantiles(
-        cut.total_ns, 0.99
-    )
+    drawn = Blocks(cut.at[:, API_RECV], rng, draws).quantiles(cut.total_ns, 0.99)
     return LatencySummary(
         metric=metric,
         n=len(cut.rows),

@@ -74,13 +74,21 @@ def block_length(n: int) -> int:
 
 
 class Blocks:
-    """How often each block of `length` consecutive arrivals is drawn: `counts` (draws, blocks), `of_row` (n,)."""
+    """How often each block of `length` consecutive arrivals is drawn: `counts` (draws, blocks), `of_row` (n,).
+
+    `length` is `block_length(n)` unless told; 1 resamples single requests.
+    """
 
     def __init__(
-        self, arrival_ns: np.ndarray, rng: np.random.Generator, draws: int = DRAWS, *, length: int = 1
+        self,
+        arrival_ns: np.ndarray,
+        rng: np.random.Generator,
+        draws: int = DRAWS,
+        *,
+        length: int | None = None,
     ) -> None:
         n = len(arrival_ns)
-        length = max(length, math.ceil(n / UNITS_MAX))
+        length = max(1, block_length(n) if length is None else length, math.ceil(n / UNITS_MAX))
         blocks = max(1, math.ceil(n / length))
         self.of_row: Ints = np.empty(n, dtype=np.int64)
         self.of_row[np.argsort(arrival_ns, kind="stable")] = np.arange(n) // length
@@ -139,7 +147,7 @@ class Tail:
         self.size = self._count(np.array([float(self.n)]))[0]
         slowest = np.lexsort((np.arange(self.n), -total_ns))
         self.rows: Ints = slowest[: int(self.size)]
-        self.blocks = Blocks(arrival_ns, rng, draws)
+        self.blocks = Blocks(arrival_ns, rng, draws, length=1)
         self._drawn = self.blocks.sums(np.ones(self.n))
         self._sizes = self._count(self._drawn)
         self._near, self._weights = self._draw(slowest)
