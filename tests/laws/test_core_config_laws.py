@@ -1,10 +1,13 @@
 """Laws of the configuration: what is written reads back, and difference and digest tell the same."""
 
+import re
+
 import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from core_fleets import FLEET
 from sits.core import fleet as tree
 from sits.core.change import diff, patch
 from sits.core.config import digest, dump_fleet, load_fleet, text_of
@@ -122,7 +125,7 @@ def test_applying_a_difference_leads_there(one, other):
     assert here == other
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(durations, sizes, rates, shares)
 @example(Ns(1), Bytes(2**40 + 1), BytesPerSecond(1.0000000000000002), Share(0.07))
 def test_quantities_read_back_exactly(ns, size, rate, share):
@@ -163,6 +166,27 @@ def test_any_text_is_a_fleet_or_a_list_of_problems_that_say_where(text):
         problems = errors.errors
     assert problems is None or problems
     assert all(error.where.startswith("fleet.yaml:") and error.message for error in problems or ())
+
+
+_TOKENS = [match.span() for match in re.finditer(r"[\w./%:-]+|\[.*?\]", FLEET)]
+_JUNK = (
+    "0", "-1", "x", "[]", "{}", "~", "''", "a0", "a1", "n0", "llama", "[0, 1]", "[a0]", "1ms", "1GiB", "true", ".nan",
+    "{kind: openai}", "{a: b}", "9" * 40, "1e308s", "100%", "'http://['", "[[0]]", "like", '"\\ud800"', "!!set {a}", "? x", "",
+)  # fmt: skip
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(st.sampled_from(_TOKENS), st.sampled_from(_JUNK)), min_size=1, max_size=3))
+def test_a_fleet_with_words_replaced_is_refused_by_name_or_still_reads_back(edits):
+    text = FLEET
+    for (start, end), junk in sorted(dict(edits).items(), reverse=True):
+        text = text[:start] + junk + text[end:]
+    try:
+        fleet = load_fleet(text)
+    except ConfigErrors as errors:
+        fleet = None
+        assert [e.where for e in errors.errors if not e.where.startswith("fleet.yaml:")] == []  # noqa: PT017
+    assert fleet is None or load_fleet(dump_fleet(fleet)) == fleet
 
 
 @settings(max_examples=200)

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 import msgspec
 import pytest
-from core_fleets import FLEET, at
 
+from core_fleets import FLEET, at
 from sits.core.config import Rule, decode, load_fleet
 from sits.core.errors import ConfigError, ConfigErrors
 from sits.core.units import Ns, Share
@@ -289,6 +289,8 @@ def test_window_order_matters_only_where_it_is_used():
         ("a:\n" + "[" * 500, 2, "nested deeper"),
         ("name: x\nengines: &a [*a]\n", 2, "nested deeper"),
         ("name: x\n<<: 3\n", 2, "takes a section"),
+        ('name: x\nengines: ["\\ud800"]\n', 2, "surrogate"),
+        ('name: x\n"\\ud800": 1\n', 2, "is not text"),
     ],
 )
 def test_broken_yaml_is_one_clear_error_with_its_line(text, line, says):

@@ -132,6 +132,7 @@ def test_a_config_error_reads_place_field_message_and_way_out():
     assert str(error) == "f.yaml:3: a.b: is odd (take 2)"
     both = errors.ConfigErrors([error, errors.ConfigError("is empty", where="f.yaml:9")])
     assert str(both) == "f.yaml:3: a.b: is odd (take 2)\nf.yaml:9: is empty"
+    assert str(errors.ConfigErrors([error] * 60)).endswith("\n... and 10 more")
     assert (both.where, both.field, len(both.errors)) == ("f.yaml:3", "a.b", 2)
 
 

@@ -110,7 +110,12 @@ class ConfigError(CallerError):
 
 
 class ConfigErrors(ConfigError):  # noqa: N818 - plural on purpose: it holds many
-    """Every problem of one file at once, so that it is mended in one go.  `errors` are in file order."""
+    """Every problem of one file at once, so that it is mended in one go.
+
+    `errors` has them all in file order; as text it shows the first `SHOWN`.
+    """
+
+    SHOWN = 50
 
     def __init__(self, errors: Sequence[ConfigError]) -> None:
         self.errors: tuple[ConfigError, ...] = tuple(errors)
@@ -125,7 +130,10 @@ class ConfigErrors(ConfigError):  # noqa: N818 - plural on purpose: it holds man
         )
 
     def __str__(self) -> str:
-        return "\n".join(str(error) for error in self.errors)
+        lines = [str(error) for error in self.errors[: self.SHOWN]]
+        if (more := len(self.errors) - self.SHOWN) > 0:
+            lines.append(f"... and {more} more")
+        return "\n".join(lines)
 
 
 class CapacityError(SitsError):

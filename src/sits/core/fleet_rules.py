@@ -11,7 +11,7 @@ predictors and findings to say; here is only what cannot be used at all.
 import math
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -76,9 +76,10 @@ def check(fleet: tree.Fleet, path: str, report: Report) -> None:
         _check_node(node, f"{join(path, 'nodes')}[{i}]", report)
     for i, model in enumerate(fleet.models):
         _check_model(model, f"{join(path, 'models')}[{i}]", report)
+    models = {model.name for model in fleet.models}
     for i, family in enumerate(fleet.adapters):
         inner = f"{join(path, 'adapters')}[{i}].model"
-        refer(family.model, [m.name for m in fleet.models], "model", inner, report)
+        refer(family.model, models, "model", inner, report)
     _check_engines(fleet, path, report)
 
 
@@ -173,12 +174,26 @@ def _check_model(model: tree.Model, path: str, report: Report) -> None:
         report.add(join(path, "kv_heads"), message, value=model.kv_heads, hint="heads are shared out evenly")
 
 
+class _Names(NamedTuple):
+    """What engines refer to by name, and which engine (its path) has which GPU of which node."""
+
+    nodes: dict[str, tree.Node]
+    models: dict[str, tree.Model]
+    families: dict[str, tree.Adapters]
+    owners: dict[tuple[str, int], str]
+
+
 def _check_engines(fleet: tree.Fleet, path: str, report: Report) -> None:
     at = join(path, "engines")
     if not fleet.engines and report.sound(at):
         report.add(at, "is empty", hint="a fleet has at least one engine")
     bad = check_like(fleet, at, report)
-    owners: dict[tuple[str, int], str] = {}
+    names = _Names(
+        nodes={node.name: node for node in fleet.nodes},
+        models={model.name: model for model in fleet.models},
+        families={family.name: family for family in fleet.adapters},
+        owners={},
+    )
     for i, engine in enumerate(fleet.engines):
         inner = f"{at}[{i}]"
         if engine.name in bad or not report.sound(inner):
@@ -186,7 +201,7 @@ def _check_engines(fleet: tree.Fleet, path: str, report: Report) -> None:
         if isinstance(engine, tree.OpenAIEngine):
             _check_openai(engine, inner, report)
         else:
-            _check_emulated(engine, fleet, inner, report, owners)
+            _check_emulated(engine, names, inner, report)
 
 
 def _check_openai(engine: tree.OpenAIEngine, path: str, report: Report) -> None:
@@ -212,29 +227,20 @@ def _check_url(url: str, path: str, report: Report) -> None:
         report.add(path, "holds a user or a password", hint="name a variable in 'api_key_env' instead")
 
 
-def _check_emulated(
-    engine: tree.EmulatedEngine,
-    fleet: tree.Fleet,
-    path: str,
-    report: Report,
-    owners: dict[tuple[str, int], str],
-) -> None:
-    nodes = {node.name: node for node in fleet.nodes}
-    models = {model.name: model for model in fleet.models}
-    families = {family.name: family for family in fleet.adapters}
+def _check_emulated(engine: tree.EmulatedEngine, names: _Names, path: str, report: Report) -> None:
     if not engine.gpus:
         report.add(join(path, "gpus"), "no GPU is given", hint="write a list like [0, 1]")
-    if refer(engine.node, list(nodes), "node", join(path, "node"), report):
-        _check_gpus(engine, nodes[engine.node], path, report, owners)
-    if refer(engine.model, list(models), "model", join(path, "model"), report):
-        _check_width(engine, models[engine.model], path, report)
+    if refer(engine.node, names.nodes, "node", join(path, "node"), report):
+        _check_gpus(engine, names, path, report)
+    if refer(engine.model, names.models, "model", join(path, "model"), report):
+        _check_width(engine, names.models[engine.model], path, report)
     for k, name in enumerate(engine.adapters):
         inner = f"{join(path, 'adapters')}[{k}]"
-        if (
-            refer(name, list(families), "adapter family", inner, report)
-            and families[name].model != engine.model
-        ):
-            message = f"{name!r} adapts {families[name].model!r}, the engine serves {engine.model!r}"
+        if not refer(name, names.families, "adapter family", inner, report):
+            continue
+        of = names.families[name].model
+        if of != engine.model:
+            message = f"{name!r} adapts {of!r}, the engine serves {engine.model!r}"
             report.add(inner, message, value=name, hint="an adapter only fits its own model")
     plan, at = engine.scheduler, join(path, "scheduler")
     seqs, tokens = join(at, "max_num_seqs"), join(at, "max_num_batched_tokens")
@@ -245,16 +251,11 @@ def _check_emulated(
         )
 
 
-def _check_gpus(
-    engine: tree.EmulatedEngine,
-    node: tree.Node,
-    path: str,
-    report: Report,
-    owners: dict[tuple[str, int], str],
-) -> None:
+def _check_gpus(engine: tree.EmulatedEngine, names: _Names, path: str, report: Report) -> None:
+    node = names.nodes[engine.node]
     for k, gpu in enumerate(engine.gpus):
         inner = f"{join(path, 'gpus')}[{k}]"
-        owner = owners.setdefault((node.name, gpu), path)
+        owner = names.owners.setdefault((node.name, gpu), path)
         if not 0 <= gpu < node.gpus:
             if node.gpus > 0:
                 hint = f"it has GPUs 0..{node.gpus - 1}"

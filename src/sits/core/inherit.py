@@ -9,6 +9,8 @@ reported by `check_like` on the decoded tree, so that it is found in a patched f
 Deliberately absent: inheritance of anything but engines; YAML's anchors and merge keys serve the rest.
 """
 
+from collections.abc import Collection
+
 from sits.core import fleet as tree
 from sits.core.decode import tag_of
 from sits.core.problems import Report, near
@@ -121,7 +123,7 @@ def check_like(fleet: tree.Fleet, path: str, report: Report) -> set[str]:
     return bad
 
 
-def refer(name: str, known: list[str], what: str, path: str, report: Report) -> bool:
+def refer(name: str, known: Collection[str], what: str, path: str, report: Report) -> bool:
     """Report a reference to a `what` that does not exist; whether it does."""
     if name in known:
         return True

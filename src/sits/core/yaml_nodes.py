@@ -11,6 +11,7 @@ number of nodes *after* aliases are followed, so neither "billion laughs" nor an
 Deliberately absent: files.  Callers pass text and the name to print in errors.
 """
 
+import re
 from typing import Any
 
 import yaml
@@ -21,6 +22,7 @@ MAX_TEXT = 4 * 2**20
 MAX_DEPTH = 50
 MAX_NODES = 100_000
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _TAG = "tag:yaml.org,2002:"
 _TEXT_TAGS = {_TAG + name for name in ("str", "timestamp", "value", "merge")}
 _KNOWN_TAGS = _TEXT_TAGS | {_TAG + name for name in ("int", "float", "bool", "null", "seq", "map")}
@@ -143,6 +145,9 @@ class _Build:
             found = Node("list", line)
             found.items = [self.node(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(raw.value)]
             return found
+        if _SURROGATE.search(raw.value):
+            hint = "write the character itself, or its code as \\U with eight digits"
+            self.add(line, path, "holds half of a surrogate pair", value=ascii(raw.value), hint=hint)
         found = Node("scalar", line)
         found.text = raw.value
         found.plain = raw.style is None
@@ -155,8 +160,12 @@ class _Build:
         merged: list[Any] = []
         for key, value in raw.value:
             key_line = key.start_mark.line + 1
-            if not isinstance(key, yaml.ScalarNode) or key.tag not in _TEXT_TAGS:
-                shown = repr(key.value) if isinstance(key, yaml.ScalarNode) else "a list or section"
+            if (
+                not isinstance(key, yaml.ScalarNode)
+                or key.tag not in _TEXT_TAGS
+                or _SURROGATE.search(key.value)
+            ):
+                shown = ascii(key.value) if isinstance(key, yaml.ScalarNode) else "a list or section"
                 self.add(
                     key_line,
                     path,
