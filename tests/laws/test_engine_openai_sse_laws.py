@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sits.core.errors import EngineError
 from sits.engine.answer import _WORDS, StreamReader, _first_word, _may_matter
-from sits.engine.sse import SseSplitter, data_of, events
+from sits.engine.sse import EventTooLongError, SseSplitter, data_of, events
 
 LINES = st.sampled_from(
     [b"data: a", b"data:", b'data: {"x": 1}', b": ping", b"event: x", b"id: 7", b"", b"dat", b"data"]
@@ -95,7 +94,7 @@ def test_an_event_without_end_is_refused_at_the_limit(limit, size):
     try:
         for _ in range(size):
             splitter.feed(b"x")
-    except EngineError:
+    except EventTooLongError:
         assert size > limit
     else:
         assert size <= limit
@@ -107,7 +106,7 @@ def test_rest_is_kept_until_its_end_comes():
     assert splitter.feed(b"\r") == b""
     assert splitter.feed(b"\n") == b"data: a\r\n\r\n"
     assert splitter.rest == b""
-    with pytest.raises(EngineError, match="over 3 bytes"):
+    with pytest.raises(EventTooLongError, match="over 3 bytes"):
         SseSplitter(3).feed(b"data")
 
 

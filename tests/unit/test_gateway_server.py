@@ -299,6 +299,53 @@ async def test_sizes_are_refused_before_they_are_read():
 
 
 @live
+async def test_a_refused_upload_can_read_why_although_it_is_still_sending():
+    async with House(body_limit=1000) as house:
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 50000000\r\n\r\n"
+        reader, writer = await house.connect()
+        writer.write(head)
+        for _ in range(50):
+            writer.write(b"x" * 100_000)
+            await writer.drain()
+        assert (await reader.read()).startswith(b"HTTP/1.1 413")
+        writer.close()
+
+
+@live
+async def test_a_client_that_never_reads_is_cut_off(monkeypatch):
+    monkeypatch.setattr("sits.gateway.server.STALL_NS", 50_000_000)
+    monkeypatch.setattr("sits.gateway.server.SWEEP_NS", 20_000_000)
+    endless = chunked(event("x" * 65_000))
+    async with House(says(SSE_HEAD, *[endless] * 2000)) as house:
+        _, writer = await house.connect()
+        writer.transport.pause_reading()
+        writer.write(post(CHAT | {"stream": True}))
+        (row,) = await house.settled()
+        assert (row["outcome"], row["detail"]) == ("cancelled", "client_left")
+        await house.up.left.wait()
+        writer.close()
+
+
+@live
+async def test_slow_requests_and_idle_connections_are_closed(monkeypatch):
+    monkeypatch.setattr("sits.gateway.server.REQUEST_NS", 50_000_000)
+    monkeypatch.setattr("sits.gateway.server.IDLE_NS", 80_000_000)
+    monkeypatch.setattr("sits.gateway.server.SWEEP_NS", 20_000_000)
+    async with House() as house:
+        assert (await house.raw(post(CHAT)[:-3])).startswith(b"HTTP/1.1 408")
+        assert await house.raw() == b""
+
+
+@live
+async def test_a_large_body_arrives_whole():
+    big = orjson.dumps(CHAT | {"padding": "x" * 3_000_000})
+    async with House() as house:
+        got = await house.raw(post(big, connection="close"))
+        assert got.endswith(PLAIN)
+        assert house.up.hits[0].body == big
+
+
+@live
 async def test_expect_continue_head_and_wrong_methods():
     async with House() as house:
         reader, writer = await house.connect()

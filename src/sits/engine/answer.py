@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from sits.core.request import Chunk, Usage
-from sits.engine.sse import SseSplitter, data_of, event_end, event_start
+from sits.engine.sse import EventTooLongError, SseSplitter, data_of, event_end, event_start
 
 ERROR_TEXT_MAX = 300
 """Characters of an engine's own error text that are repeated to the caller."""
@@ -45,13 +45,12 @@ class StreamReader:
         self._flowing = False
 
     def take(self, data: bytes) -> Chunk | None:
-        """The chunk of whole events that `data` completes, None when it completes none.
-
-        Raises:
-            EngineError: an event without end.
-
-        """
-        block = self._splitter.feed(data)
+        """The chunk of whole events that `data` completes, None when it completes none."""
+        try:
+            block = self._splitter.feed(data)
+        except EventTooLongError as error:
+            self.problem = ("engine_garbage", f"sent {error}")
+            return None
         if not block:
             return None
         if self._flowing and not _may_matter(block):

@@ -21,6 +21,8 @@ BUFFER_BYTES = 256 * 1024
 ANSWER_BYTES_MAX = 256 * 2**20
 """A plain answer larger than this is refused: it is held in memory until it is whole."""
 
+JOIN_BYTES = 64 * 1024
+
 
 class ClosedError(Exception):
     """The connection ended before the answer did.  `garbage`: because it was not HTTP."""
@@ -125,11 +127,15 @@ class Connection(asyncio.Protocol):
         """Whether the answer has no length and no chunks: then its end and the engine's death look the same."""
         return not self._framed
 
-    def send(self, message: bytes) -> None:
+    def send(self, head: bytes, body: bytes) -> None:
         """Send a whole request; the answer's reading begins."""
         self._reset()
         self._ended = False
-        self._transport.write(message)
+        if len(body) < JOIN_BYTES:
+            self._transport.write(head + body)
+        else:  # a large body is not copied once more
+            self._transport.write(head)
+            self._transport.write(body)
 
     async def head(self) -> None:
         """Wait for the head of the answer.  Raises ClosedError, TimeoutError."""

@@ -112,7 +112,7 @@ class OpenAIEngine:
 
     async def _send(self, request: Request) -> Connection:
         """A connection on which the request was sent and the head of the answer has come."""
-        message = self._message(request)
+        head = self._head(request)
         while True:
             connection = self._kept()
             kept = connection is not None
@@ -120,7 +120,7 @@ class OpenAIEngine:
                 connection = await self._connect()
             self._live.add(connection)
             try:
-                connection.send(message)
+                connection.send(head, request.body)
                 await connection.head()
             except BaseException as error:
                 self._live.discard(connection)
@@ -132,13 +132,13 @@ class OpenAIEngine:
                 raise
             return connection
 
-    def _message(self, request: Request) -> bytes:
+    def _head(self, request: Request) -> bytes:
         trace = f"traceparent: {request.traceparent}\r\n" if request.traceparent else ""
         text = (
             f"POST {self._base}{request.endpoint} HTTP/1.1\r\n{self._fixed}x-request-id: {request.id}\r\n{trace}"
             f"Content-Length: {len(request.body)}\r\n\r\n"
         )
-        return text.encode("latin-1") + request.body
+        return text.encode("latin-1")
 
     def _kept(self) -> Connection | None:
         while self._pool:

@@ -13,10 +13,12 @@ Source: WHATWG HTML, "Server-sent events", 9.2.6.
 
 import re
 
-from sits.core.errors import EngineError
-
 EVENT_LIMIT = 16 * 2**20
 _EMPTY_LINE = re.compile(rb"(?:\A|(?<=\n))\r?\n")
+
+
+class EventTooLongError(ValueError):
+    """An event is over the limit."""
 
 
 class SseSplitter:
@@ -36,7 +38,7 @@ class SseSplitter:
         (b'data: a\n\n', b'data: b\n\n')
 
         Raises:
-            EngineError: an event is over the limit.
+            EventTooLongError: an event is over the limit.
 
         """
         if self.rest:
@@ -48,7 +50,7 @@ class SseSplitter:
             cut = 2 if data.startswith((b"\r\n", b"\n\n")) else 1 if data.startswith(b"\n") else 0
         self.rest = data[cut:]
         if len(self.rest) > self.limit:
-            raise EngineError(f"a server-sent event is over {self.limit} bytes", code="engine_garbage")
+            raise EventTooLongError(f"a server-sent event of over {self.limit} bytes")
         return data[:cut]
 
 

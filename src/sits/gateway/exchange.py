@@ -63,7 +63,7 @@ class Recorder(Protocol):
         preemptions: int,
         timeline: Timeline,
     ) -> object:
-        """Keep one row of the table `requests`."""
+        """Keep one row of the table `requests`; what it returns is nobody's business."""
 
 
 class Cpu(Protocol):

@@ -6,6 +6,9 @@ Rules:
   An end-of-file from the client counts as leaving, as with nginx.
 - Back-pressure: when the client does not read, the sink's `write` waits, so the engine is not read either.
 - A stream is sent chunk by chunk, each in one write; a plain answer in one write with its length.
+- After a refusal of bytes that are still coming the connection lingers: it takes and drops them for a while, because closing
+  a socket with unread bytes resets it, and the client would never read why.
+- A client that does not read for `STALL_NS`, sends nothing for `IDLE_NS`, or takes over `REQUEST_NS` for a request is cut off.
 - `drain` stops listening, lets what runs finish within `drain_timeout`, and cancels the rest.
 
 Endpoints: POST /v1/chat/completions, /v1/completions, /v1/embeddings; GET /v1/models, /healthz (alive), /readyz (some engine is up
@@ -52,9 +55,11 @@ WRITE_BUFFER_BYTES = 256 * 1024
 """Bytes a client may be behind before its engine is held back."""
 
 IDLE_NS = 300 * SECOND
-REQUEST_NS = 60 * SECOND
+REQUEST_NS = 120 * SECOND
+STALL_NS = 120 * SECOND
+LINGER_NS = 2 * SECOND
 SWEEP_NS = 5 * SECOND
-"""A connection may be idle for `IDLE_NS`, and take `REQUEST_NS` to send a request; looked at every `SWEEP_NS`."""
+"""How often silent, slow and stalled connections are looked for."""
 
 BACKLOG = 4096
 _JSON = b"application/json"
@@ -132,6 +137,7 @@ class Connection(asyncio.Protocol):
         self.reader = HttpReader(config.header_limit, config.body_limit)
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
         self.paused: asyncio.Future[None] | None = None
+        self.paused_ns = 0
         self.since_ns = server.now_ns()
         self._queue: deque[Event] = deque()
         self.task: asyncio.Task[None] | None = None
@@ -172,6 +178,7 @@ class Connection(asyncio.Protocol):
         """The client is behind."""
         if self.paused is None:
             self.paused = self.server.loop.create_future()
+            self.paused_ns = self.server.now_ns()
 
     def resume_writing(self) -> None:
         """It has caught up."""
@@ -183,6 +190,12 @@ class Connection(asyncio.Protocol):
         """Cancel the running exchange, if any."""
         if self.task is not None:
             self.task.cancel(why)
+
+    def linger(self) -> None:
+        """Say that no more will come, take what still comes for a while, then close."""
+        if not self.transport.is_closing():
+            self.transport.write_eof()
+            self.server.loop.call_later(LINGER_NS / SECOND, self.transport.close)
 
     # -- one request after the other -----------------------------------------------------------------------------
 
@@ -199,7 +212,7 @@ class Connection(asyncio.Protocol):
             else:
                 self.server.bad_requests += 1
                 self.transport.write(error_answer(event.error, close=True))
-                self.transport.close()
+                self.linger()
         if not self._reading and len(self._queue) <= PIPELINED_MAX and not self.transport.is_closing():
             self._reading = True
             self.transport.resume_reading()
@@ -349,7 +362,9 @@ class Server:
         await self.gateway.handle(
             request, timeline, sink, credential=headers.get(b"authorization"), problem=problem
         )
-        if sink.close or self.draining:
+        if isinstance(problem, ProtocolError):
+            connection.linger()
+        elif sink.close or self.draining:
             connection.transport.close()
 
     def page(self, incoming: Incoming, path: bytes) -> tuple[int, bytes, bytes]:
@@ -408,9 +423,11 @@ class Server:
             await asyncio.wait(running, timeout=within_s)
 
     def _sweep(self) -> None:
-        """Close connections that have been silent, or slow with a request, for too long."""
+        """Close connections that have been silent, slow with a request, or not reading, for too long."""
         now_ns = self.now_ns()
         for connection in list(self.connections):
+            if connection.paused is not None and now_ns - connection.paused_ns > STALL_NS:
+                connection.transport.abort()
             if connection.task is not None:
                 continue
             idle = connection.reader.idle
