@@ -22,12 +22,16 @@ ENOUGH = 30
 SHARE, LEAST_MS = 0.25, 10.0
 """A stage is named from this share of the mean TTFT on, and from so many ms on."""
 
+DECODE_SHARE, DECODE_SLOWER = 0.5, 2.0
+"""Generating is named from this share of the end-to-end time on, and a warning from so many times the baseline's pace on."""
+
 KV_FULL = 0.9
 UNSTEADY = 1.5
 """Growth of the mean TTFT from a phase's first third to its last that is called growth."""
 
 BARS = (
-    f"A stage is named from {SHARE:.0%} of the mean TTFT and {LEAST_MS:.0f} ms on; KV from {KV_FULL:.0%} in use or the "
+    f"A stage is named from {SHARE:.0%} of the mean TTFT and {LEAST_MS:.0f} ms on; decode from {DECODE_SHARE:.0%} of "
+    f"the mean end-to-end time on; KV from {KV_FULL:.0%} in use or the "
     f"first preemption on; a phase is above capacity when the mean TTFT grows from third to third, to {UNSTEADY} times "
     f"the first and beyond its interval; below {ENOUGH} completed requests nothing is claimed."
 )
@@ -59,7 +63,7 @@ class Scene(msgspec.Struct, frozen=True):
 def findings(scene: Scene, rng: np.random.Generator) -> tuple[Finding, ...]:
     """All claims, alarms first, then by effect; at least one, because "nothing stands out" is a claim too."""
     done = scene.loaded.completed()
-    about_time = [*_stages(scene), *_decode(scene), *_unsteady(scene, rng)] if scene.parts else []
+    about_time = [*_stages(scene), *_decode(scene, rng), *_unsteady(scene, rng)] if scene.parts else []
     if done < ENOUGH:
         why = f"not enough evidence: {done} completed requests, {ENOUGH} are needed"
         about_time = [msgspec.structs.replace(f, severity="info", inconclusive=why) for f in about_time]
@@ -149,29 +153,36 @@ def _gauges(scene: Scene, *names: str) -> Iterator[Evidence]:
             )
 
 
-def _decode(scene: Scene) -> Iterator[Finding]:
+def _decode(scene: Scene, rng: np.random.Generator) -> Iterator[Finding]:
     took, _ = client_ms(scene.loaded, FIRST_TOKEN, LAST_TOKEN)
     whole, _ = client_ms(scene.loaded, API_RECV, LAST_TOKEN)
-    loaded, calm = tpot_ms(scene.loaded), tpot_ms(scene.baseline)
-    if not len(took) or not len(loaded) or took.mean() < 0.5 * whole.mean():
+    share = float(took.mean() / whole.mean()) if len(took) else 0.0
+    loaded, calm = (_tpot_mean(phase, rng) for phase in (scene.loaded, scene.baseline))
+    if loaded is None or share < DECODE_SHARE:
         return
-    share = float(took.mean() / whole.mean())
-    slower = float(loaded.mean() / calm.mean()) if len(calm) else 0.0
-    add = float(took.mean() * (1 - 1 / slower)) if slower > 1 else 0.0
+    slower = loaded.value / calm.value if calm is not None else 0.0
+    effect = None
+    if calm is not None and loaded.low > 0:
+        shares = (1 - slower**-1, 1 - calm.high / loaded.low, 1 - calm.low / loaded.high)
+        effect = Interval(*(float(took.mean()) * part for part in shares))
     yield Finding(
         id="decode",
-        claim=f"generating takes {share:.0%} of the end-to-end time: {loaded.mean():.1f} ms a token"
+        claim=f"generating takes {share:.0%} of the end-to-end time: {loaded.value:.1f} ms a token"
         + (f", {slower:.1f} times the baseline's." if slower else "."),
         layer="model",
-        severity="warning" if slower >= 2.0 else "info",
-        effect_ms=Interval(add, add, add) if slower else None,
+        severity="warning" if slower >= DECODE_SLOWER and effect is not None and effect.low > 0 else "info",
+        effect_ms=effect,
         evidence=(
-            Evidence(
-                "tpot", float(loaded.mean()), float(calm.mean()) if len(calm) else None, "ms", "mean a token"
-            ),
-            Evidence("share_of_e2e", share, 0.5, "share"),
+            Evidence("tpot", loaded.value, calm.value if calm is not None else None, "ms", "mean a token"),
+            Evidence("share_of_e2e", share, DECODE_SHARE, "share"),
         ),
     )
+
+
+def _tpot_mean(phase: Phase, rng: np.random.Generator) -> Interval | None:
+    values = tpot_ms(phase)
+    due = np.array([call.due_ns for call in phase.load.calls if call.tpot_ns is not None], dtype=np.int64)
+    return mean_of(values, due, rng) if len(values) else None
 
 
 def _unsteady(scene: Scene, rng: np.random.Generator) -> Iterator[Finding]:
