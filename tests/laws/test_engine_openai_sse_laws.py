@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sits.engine.answer import _WORDS, StreamReader, _first_word, _may_matter
+from sits.engine.answer import StreamReader
 from sits.engine.sse import EventTooLongError, SseSplitter, data_of, events
 
 LINES = st.sampled_from(
@@ -108,8 +108,3 @@ def test_rest_is_kept_until_its_end_comes():
     assert splitter.rest == b""
     with pytest.raises(EventTooLongError, match="over 3 bytes"):
         SseSplitter(3).feed(b"data")
-
-
-@given(st.lists(st.sampled_from([*_WORDS, b"x", b'"', b"\n\n", b"finish_reason"]), max_size=6).map(b"".join))
-def test_the_quick_look_sees_what_the_search_finds(block):
-    assert _may_matter(block) == (_first_word(block) >= 0)

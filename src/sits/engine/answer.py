@@ -1,7 +1,7 @@
 """What the answer of an OpenAI-compatible server says: tokens, usage, the end, an error.  No I/O.
 
-`StreamReader` looks into a stream only where it matters: every event until the first that carries content, and the
-blocks that can hold the end, usage or an error; in between, events are counted.  A stream passes byte for byte.
+`StreamReader` looks into a stream only where it matters: every event until the first that carries content, and those
+that can be the end, usage or an error; in between, events that say `"finish_reason":null` are counted.  A stream passes byte for byte.
 
 Rules: one event with content counts as one token, until usage tells better; usage is understood under the names of
 OpenAI (prompt/completion) and of others (input/output); an error event stops the stream, what came before it stays valid.
@@ -28,7 +28,10 @@ _WORDS = (
     b'"finish_reason":"',
     b'"finish_reason": "',
 )
-"""What an end, an error or usage contains, and nothing else does outside of text."""
+"""What an end, an error or usage contains, and nothing else does outside of text (in JSON strings quotes are escaped)."""
+
+_CALM = (b'"finish_reason":null', b'"finish_reason": null')
+"""What every event in mid-stream contains, and no end, error or usage does; in either spelling of JSON."""
 
 
 class StreamReader:
@@ -43,6 +46,7 @@ class StreamReader:
         self._splitter = SseSplitter()
         self._first: Chunk | None = Chunk(status=status, content_type=content_type)
         self._flowing = False
+        self._calm = _CALM[0]
 
     def take(self, data: bytes) -> Chunk | None:
         """The chunk of whole events that `data` completes, None when it completes none."""
@@ -53,8 +57,10 @@ class StreamReader:
             return None
         if not block:
             return None
-        if self._flowing and not _may_matter(block):
-            return Chunk(data=block, tokens=_count_data(block))
+        if self._flowing:
+            count = _count_data(block)
+            if block.count(self._calm) == count:
+                return Chunk(data=block, tokens=count)
         chunk = self._read(block)
         return chunk if chunk.data else None
 
@@ -101,7 +107,9 @@ class StreamReader:
         if event.get("error"):
             self.problem = ("engine_error_event", f"failed in mid-stream: {error_text(data)}")
             return False
-        chunk.tokens += _carries_content(event)
+        if _carries_content(event):
+            chunk.tokens += 1
+            self._calm = _CALM[1] if _CALM[1] in data else _CALM[0]
         chunk.usage = usage(event.get("usage")) or chunk.usage
         return True
 
@@ -114,18 +122,6 @@ def _first_word(block: bytes, start: int = 0) -> int:
         if at >= 0 and (first < 0 or at < first):
             first = at
     return first
-
-
-def _may_matter(block: bytes) -> bool:
-    """Whether any of `_WORDS` is in it: `_first_word(block) >= 0`, spelled out because it is asked for every chunk."""
-    return (
-        b"[DONE]" in block
-        or b'"error"' in block
-        or b'"finish_reason":"' in block
-        or b'"usage":{' in block
-        or b'"finish_reason": "' in block
-        or b'"usage": {' in block
-    )
 
 
 def _count_data(block: bytes) -> int:
