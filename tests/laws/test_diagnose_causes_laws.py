@@ -13,7 +13,7 @@ from diagnose_tables import MS, Knobs, dice, fleet_of, make
 from sits.core.breakpoints import NAMES, POINT_COUNT
 from sits.diagnose.attribute import split
 from sits.diagnose.causes import find_causes
-from sits.diagnose.causes.routing_imbalance import free_elsewhere
+from sits.diagnose.causes.routing_imbalance import FreeTime
 from sits.diagnose.steps import by_engine
 
 
@@ -162,7 +162,9 @@ def test_time_between_is_what_a_loop_over_phases_gives(table, a, length, phase):
 @given(step_tables(engines=2), st.integers(-100, 2600), st.integers(0, 2600))
 def test_time_free_elsewhere_is_what_a_loop_over_instants_gives(table, a, length):
     lines = by_engine(table)
-    found = free_elsewhere(list(lines.values()), np.array([a]), np.array([a + length]))[0]
+    found = FreeTime(lines).elsewhere("another", np.array([a]), np.array([a + length]))[0]
+    if len(lines) == 1:
+        assert FreeTime(lines).elsewhere(next(iter(lines)), np.array([a]), np.array([a + length]))[0] == 0
     cuts = sorted(
         {a, a + length}
         | {x for e in lines for s, t, _, _ in phases(table, e) for x in (s, t) if a < x < a + length}

@@ -76,12 +76,16 @@ Part = tuple[str, str]
 
 
 class Parts(NamedTuple):
-    """Latency split finer than stages: `part_ns` (m, k) int64 adds up to the totals of `cut` row by row."""
+    """Latency split finer than stages: `part_ns` (m, k) int64 adds up to the totals of `cut` row by row.
+
+    `lines` are the steps of each engine by name, empty when none were recorded.
+    """
 
     cut: Cut
     names: tuple[str, ...]
     planes: tuple[str, ...]
     part_ns: Ints
+    lines: dict[str, StepTime]
 
     def part(self, name: str) -> Ints:
         """(m,) ns of part `name`, like `prefill: delivery`; zeros when there is none."""
@@ -123,7 +127,9 @@ def split(requests: Columns, steps: Columns, metric: str = "ttft") -> Parts:
                 names.append(label)
                 planes.append(plane)
                 columns.append(np.where(rows, left, 0))
-    return Parts(cut, tuple(names), tuple(planes), np.column_stack(columns) if columns else cut.stage_ns)
+    return Parts(
+        cut, tuple(names), tuple(planes), np.column_stack(columns) if columns else cut.stage_ns, lines
+    )
 
 
 def _evidence(

@@ -106,21 +106,24 @@ def by_engine(steps: Columns) -> dict[str, StepTime]:
     if rows_of(steps) == 0:
         return {}
     require(steps, NEEDED, "steps")
-    names = steps["engine"].astype(str)
-    return {str(name): StepTime(steps, np.flatnonzero(names == name)) for name in np.unique(names)}
+    engines = steps["engine"]
+    return {name: StepTime(steps, np.flatnonzero(engines == name)) for name in sorted(set(engines.tolist()))}
 
 
 def _fit(kernel: Floats, prefill: Floats, decode: Floats) -> StepCost:
     """Non-negative least squares on relative errors: the best feasible one of the 7 subsets of 3 terms."""
     weight = 1.0 / np.maximum(kernel, 1.0)
     terms = np.column_stack([np.ones(len(kernel)), prefill, decode]) * weight[:, None]
+    size = np.maximum(np.sqrt((terms**2).sum(axis=0)), 1e-300)
+    terms /= size
     target = kernel * weight
-    best, least = np.zeros(3), float(target @ target)
-    for size in (1, 2, 3):
-        for chosen in combinations(range(3), size):
-            found = np.linalg.lstsq(terms[:, chosen], target, rcond=None)[0]
-            error = float(np.sum((terms[:, chosen] @ found - target) ** 2))
-            if (found >= 0).all() and error < least * (1 - 1e-9):
-                best, least = np.zeros(3), error
-                best[list(chosen)] = found
-    return StepCost(*(float(x) for x in best))
+    gram, toward, least = terms.T @ terms, terms.T @ target, float(target @ target)
+    best, most = np.zeros(3), least * 1e-12
+    for count in (1, 2, 3):
+        for chosen in map(list, combinations(range(3), count)):
+            found = np.linalg.lstsq(gram[np.ix_(chosen, chosen)], toward[chosen], rcond=1e-10)[0]
+            explained = float(2 * found @ toward[chosen] - found @ gram[np.ix_(chosen, chosen)] @ found)
+            if (found >= 0).all() and explained > most + 1e-12 * least:
+                best, most = np.zeros(3), explained
+                best[chosen] = found
+    return StepCost(*(float(x) for x in best / size))

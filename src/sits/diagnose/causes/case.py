@@ -23,11 +23,11 @@ from sits.diagnose.attribute import Parts, split
 from sits.diagnose.columns import Columns, Floats, Ints, rows_of
 from sits.diagnose.decompose import NS_PER_MS, end_of
 from sits.diagnose.resample import DRAWS, Tail
-from sits.diagnose.steps import StepTime, by_engine
+from sits.diagnose.steps import StepTime
 
 LEAST_REQUESTS = 300
 LEAST_MS = 1.0
-LEAST_SHARE = 0.03
+LEAST_SHARE = 0.01
 ALARM_SHARE = 0.2
 
 Rates = Mapping[str, Any]
@@ -65,7 +65,7 @@ class Case:
         self.end = end_of(metric)
         self.parts: Parts = split(requests, steps, metric)
         self.cut = self.parts.cut
-        self.lines: dict[str, StepTime] = by_engine(steps)
+        self.lines = self.parts.lines
         self.engine = requests["engine"][self.cut.rows].astype(str)
         self.n = len(self.cut.rows)
         self.tail = Tail(self.cut.total_ns, self.cut.at[:, API_RECV], rng, draws=draws)

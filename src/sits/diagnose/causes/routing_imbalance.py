@@ -6,6 +6,8 @@ made it wait for that) during which at least one other replica that serves its m
 Deliberately absent: whether that replica had the adapter or a free KV block; the size is what a perfect route could save at most.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from sits.core.finding import Change, Evidence, Finding
@@ -28,16 +30,21 @@ def routing_imbalance(case: Case) -> Finding | None:
         return unknown(ID, LAYER, "Whether the route spreads the load is not known.", why)
     queued, scheduled = case.point("queued"), case.point("scheduled")
     model = case.column("model").astype(str)
-    serves = {name: set(model[case.engine == name]) for name in used}
     spared = np.zeros(case.n)
-    for name in used:
-        for kind in sorted(serves[name]):
-            others = [case.lines[o] for o in used if o != name and o in case.lines and kind in serves[o]]
-            mine = np.flatnonzero((case.engine == name) & (model == kind))
-            if not others or name not in case.lines:
-                continue
-            start = np.minimum(case.lines[name].boundary_after(queued[mine]), scheduled[mine])
-            spared[mine] = free_elsewhere(others, start, scheduled[mine])
+    for kind in sorted(set(model)):
+        serving = {
+            name: case.lines[name]
+            for name in used
+            if name in case.lines and kind in model[case.engine == name]
+        }
+        if len(serving) < 2:
+            continue
+        free = FreeTime(serving)
+        for name, line in serving.items():
+            mine = np.flatnonzero((case.engine == name) & (model == kind) & (scheduled > queued))
+            start = np.minimum(line.boundary_after(queued[mine]), scheduled[mine])
+            if len(mine):
+                spared[mine] = free.elsewhere(name, start, scheduled[mine])
     queue = scheduled - queued
     p99 = {name: quantile(np.sort(queue[case.engine == name]), 0.99) / NS_PER_MS for name in used}
     worst, best = max(p99, key=lambda n: (p99[n], n)), min(p99, key=lambda n: (p99[n], n))
@@ -49,7 +56,7 @@ def routing_imbalance(case: Case) -> Finding | None:
         ID,
         LAYER,
         spared,
-        "Requests queue at one replica while another is free; a tail request waits {ms} for nothing.",
+        "Requests queue at one replica while another is free; of a tail request's wait up to {ms} could be spared.",
         (
             Evidence("engine_queue_ms_p99_worst", p99[worst], p99[best], "ms", f"{worst} against {best}"),
             Evidence(
@@ -64,23 +71,33 @@ def routing_imbalance(case: Case) -> Finding | None:
     )
 
 
-def free_elsewhere(others: list[StepTime], start: np.ndarray, end: np.ndarray) -> Floats:
-    """(m,) ns of each window in which at least one of `others` had an empty waiting queue.
+class FreeTime:
+    """When each of several engines had nobody waiting: between two steps, before the first and after the last too."""
 
-    Between two steps an engine has nobody waiting; before its first and after its last step too.
-    """
-    origin = min(line.origin_ns for line in others)
-    knots = np.unique(
-        np.concatenate([line.origin_ns - origin + np.concatenate([line.start, line.end]) for line in others])
-    )
-    free = np.zeros(len(knots), dtype=bool)
-    for line in others:
-        at = knots - (line.origin_ns - origin)
-        step = np.searchsorted(line.start, at, side="right") - 1
-        inside = (step >= 0) & (at < line.end[np.maximum(step, 0)])
-        free |= ~inside | (line.column("waiting")[np.maximum(step, 0)] == 0)
-    low, high = float(start.min() - origin) - 1.0, float(end.max() - origin) + 1.0
-    knots = np.concatenate([[min(low, knots[0])], knots, [max(high, knots[-1])]])
-    spent = np.diff(knots) * np.concatenate([[True], free])
-    cumulative = np.concatenate([[0.0], np.cumsum(spent)])
-    return np.interp(end - origin, knots, cumulative) - np.interp(start - origin, knots, cumulative)
+    def __init__(self, lines: Mapping[str, StepTime]) -> None:
+        self._names = list(lines)
+        self._origin = min(line.origin_ns for line in lines.values())
+        edges = [
+            line.origin_ns - self._origin + np.concatenate([line.start, line.end]) for line in lines.values()
+        ]
+        self._knots = np.unique(np.concatenate(edges))
+        self._free = np.zeros((len(lines), len(self._knots)), dtype=bool)
+        for row, line in zip(self._free, lines.values(), strict=True):
+            at = self._knots - (line.origin_ns - self._origin)
+            step = np.maximum(np.searchsorted(line.start, at, side="right") - 1, 0)
+            inside = (at >= line.start[step]) & (at < line.end[step])
+            row[:] = ~inside | (line.column("waiting")[step] == 0)
+
+    def elsewhere(self, name: str, start: np.ndarray, end: np.ndarray) -> Floats:
+        """(m,) ns of each window in which at least one engine other than `name` had nobody waiting."""
+        others = np.array([other != name for other in self._names])
+        if not others.any():
+            return np.zeros(len(start))
+        free = self._free[others].any(axis=0)
+        low = min(float(self._knots[0]), float(start.min() - self._origin)) - 1.0
+        high = max(float(self._knots[-1]), float(end.max() - self._origin)) + 1.0
+        knots = np.concatenate([[low], self._knots, [high]])
+        cumulative = np.concatenate([[0.0], np.cumsum(np.diff(knots) * np.concatenate([[True], free]))])
+        return np.interp(end - self._origin, knots, cumulative) - np.interp(
+            start - self._origin, knots, cumulative
+        )
