@@ -15,23 +15,14 @@ from typing import Any
 import orjson
 
 from sits.core.request import Chunk, Usage
-from sits.engine.sse import EventTooLongError, SseSplitter, data_of, event_end, event_start
+from sits.engine.sse import EventTooLongError, SseSplitter, data_of, event_end
 
 ERROR_TEXT_MAX = 300
 """Characters of an engine's own error text that are repeated to the caller."""
 
-_WORDS = (
-    b"[DONE]",
-    b'"error"',
-    b'"usage":{',
-    b'"usage": {',
-    b'"finish_reason":"',
-    b'"finish_reason": "',
-)
-"""What an end, an error or usage contains, and nothing else does outside of text (in JSON strings quotes are escaped)."""
-
 _CALM = (b'"finish_reason":null', b'"finish_reason": null')
-"""What every event in mid-stream contains, and no end, error or usage does; in either spelling of JSON."""
+"""What every event in mid-stream contains, and no end, error or last usage does, in either spelling of JSON.  Text cannot
+fake it, because quotes are escaped in JSON strings.  A stream without it is read event by event."""
 
 
 class StreamReader:
@@ -72,17 +63,15 @@ class StreamReader:
             self.problem = ("engine_died", "ended the stream inside an event")
 
     def _read(self, block: bytes) -> Chunk:
-        """Look at single events: up to the first with content, and from the first that may matter; count between."""
+        """Look at single events: up to the first with content, and after the last calm one; count between."""
         chunk, self._first = self._first or Chunk(), None
-        passed = 0
+        passed, counted = 0, False
         while passed < len(block):
-            if self._flowing:
-                word = _first_word(block, passed)
-                calm = block[passed : len(block) if word < 0 else event_start(block, passed, word)]
+            if self._flowing and not counted:
+                calm, counted = block[passed : self._calm_end(block, passed)], True
                 chunk.tokens += _count_data(calm)
                 passed += len(calm)
-                if word < 0:
-                    break
+                continue
             event = block[passed : event_end(block, passed)]
             data = data_of(event)
             if data == b"[DONE]":
@@ -93,6 +82,15 @@ class StreamReader:
             self._flowing = self._flowing or chunk.tokens > 0
         chunk.data = block[:passed] if passed < len(block) else block
         return chunk
+
+    def _calm_end(self, block: bytes, start: int) -> int:
+        """Where the calm events at `start` end: after the last calm one, unless another is among them."""
+        last = block.rfind(self._calm, start)
+        if last < 0:
+            return start
+        end = event_end(block, last)
+        head = block[start:end]
+        return end if head.count(self._calm) == _count_data(head) else start
 
     def _understand(self, data: bytes, chunk: Chunk) -> bool:
         """Add what one event says to `chunk`; False when it says that the engine failed."""
@@ -112,16 +110,6 @@ class StreamReader:
             self._calm = _CALM[1] if _CALM[1] in data else _CALM[0]
         chunk.usage = usage(event.get("usage")) or chunk.usage
         return True
-
-
-def _first_word(block: bytes, start: int = 0) -> int:
-    """Where the first of `_WORDS` is, -1 when there is none.  In JSON strings quotes are escaped, so text cannot match."""
-    first = -1
-    for word in _WORDS:
-        at = block.find(word, start)
-        if at >= 0 and (first < 0 or at < first):
-            first = at
-    return first
 
 
 def _count_data(block: bytes) -> int:

@@ -60,12 +60,6 @@ def event_end(block: bytes, start: int) -> int:
     return found.end() if found else len(block)
 
 
-def event_start(block: bytes, start: int, inside: int) -> int:
-    """Where the event around `inside` begins; `start` is some earlier begin of an event."""
-    lf, crlf = block.rfind(b"\n\n", start, inside), block.rfind(b"\n\r\n", start, inside)
-    return max(start, lf + 2 if lf >= 0 else 0, crlf + 3 if crlf >= 0 else 0)
-
-
 def events(block: bytes) -> list[bytes]:
     r"""The events of a block as they are, each with the empty line that ends it.
 
