@@ -69,8 +69,8 @@ def test_a_timeline_comes_back_as_it_was_marked(lines):
         assert [int(digit) for digit in how] == [points.get(i, (0, 0))[1] for i in range(POINT_COUNT)]
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.lists(st.lists(st.text(max_size=5), max_size=3), min_size=1, max_size=30))
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.lists(st.text(max_size=5), max_size=3), min_size=1, max_size=24))
 def test_every_flushed_row_is_found_once_by_a_reader(batches):
     with TemporaryDirectory() as path, DuckStore(path) as store:
         for batch in batches:

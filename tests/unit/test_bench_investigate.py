@@ -38,9 +38,9 @@ MS = 1_000_000
 
 def look(server, **more):
     given = {
-        "duration_ns": 900 * MS,
+        "duration_ns": 600 * MS,
         "baseline_rate": 10.0,
-        "loaded_rate": 80.0,
+        "loaded_rate": 120.0,
         "output_tokens": (2, 4),
         "prompt_tokens": (4, 32),
     } | more
