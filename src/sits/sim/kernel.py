@@ -155,7 +155,7 @@ EAGER_US = 8
 
 _njit: Any = njit
 
-_part = _njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+_part = _njit(error_model="numpy", forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """A function called only by compiled ones: no wrapper for Python, and no copy of its own on disk."""
 
 _entry = _njit(error_model="numpy", cache=True)

@@ -1,0 +1,183 @@
+"""What the simulator costs: one pinned core, CPU seconds, best of several rounds.
+
+    python benchmarks/bench_sim.py
+
+Prints the start of a process that has the compiled kernel on disk (and, with `--cold`, of one that has not),
+`simulate` on 10,000 generated requests at three loads, and the emulated engine on the virtual loop.  The engine's
+figures are round numbers of the size of an 8B model on one A100; they set how long steps take, not how long
+simulating them takes.
+"""
+
+import argparse
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+from sits.core.request import Request
+from sits.core.timeline import Timeline
+from sits.engine.emulated import EmulatedEngine
+from sits.predict.prepare import Rank
+from sits.predict.steptime import StepTime
+from sits.sim.loop import run_virtual
+from sits.sim.model import EngineModel, simulate
+from sits.sim.spec import EngineSpec
+from sits.world import stream_generator
+
+SPEC = EngineSpec(
+    step=StepTime(
+        source="round figures",
+        dense_tokens=(1.0, 64.0, 256.0, 2048.0),
+        dense_us=(9_000.0, 9_500.0, 16_000.0, 118_000.0),
+        head_seqs=(1.0, 128.0),
+        head_us=(350.0, 700.0),
+        prefill_us=90.0,
+        prefill_us_per_token=0.6,
+        prefill_us_per_token_kv=0.0012,
+        decode_us=250.0,
+        decode_us_per_seq=3.0,
+        decode_us_per_kv_token=0.09,
+        skew=0.055,
+        overhead_us=300.0,
+        eager_us=1_500.0,
+        noise_cv=0.05,
+    ),
+    ranks=(Rank(bandwidth=24e9),),
+    blocks=27_000,
+)
+
+START = """
+import time; cpu, wall = time.process_time(), time.perf_counter()
+import numba; numba_s = time.process_time() - cpu
+from benchmarks_bench_sim import SPEC, EngineModel
+m = EngineModel(SPEC); m.add("a", 10, 2); m.step(0)
+print(f"{time.process_time() - cpu:.2f} CPU-s ({numba_s:.2f} of them import numba), {time.perf_counter() - wall:.2f} s")
+"""
+
+
+def workload(count, per_second):
+    """Lengths of the size of public conversation traces (log-normal, prompts up to 4,096), Poisson arrivals."""
+    rng = stream_generator(1, "bench")
+    arrivals = np.cumsum(rng.exponential(1e9 / per_second, count)).astype(np.int64)
+    prompts = np.clip(rng.lognormal(6.4, 1.1, count), 1, 4096).astype(np.int64)
+    outputs = np.clip(rng.lognormal(4.9, 0.9, count), 1, 1500).astype(np.int64)
+    return arrivals, prompts, outputs
+
+
+def best(run, rounds=5):
+    """Least CPU seconds of several rounds, and the last result."""
+    least, result = float("inf"), None
+    for _ in range(rounds):
+        start = time.process_time()
+        result = run()
+        least = min(least, time.process_time() - start)
+    return least, result
+
+
+def start_up(cache):
+    here = os.path.abspath(__file__)
+    code = START.replace("benchmarks_bench_sim", os.path.basename(here).removesuffix(".py"))
+    env = {**os.environ, "PYTHONPATH": os.path.dirname(here)} | ({"NUMBA_CACHE_DIR": cache} if cache else {})
+    return subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def compiled_loop():
+    for per_second in (1, 3, 20):
+        arrivals, prompts, outputs = workload(10_000, per_second)
+        seconds, done = best(lambda a=arrivals, p=prompts, o=outputs: simulate(a, p, o, None, SPEC))
+        print(
+            f"simulate, 10,000 requests at {per_second}/s: {seconds:.3f} CPU-s, {10_000 / seconds:,.0f} requests/CPU-s, "
+            f"{done.steps:,} steps, {done.steps / seconds / 1e6:.2f} M steps/CPU-s, {done.preemptions.sum()} preemptions"
+        )
+
+
+def virtual_loop(count, per_second, interval):
+    arrivals, prompts, outputs = workload(count, per_second)
+
+    def run():
+        steps = []
+
+        async def main(world):
+            engine = EmulatedEngine(
+                "e", SPEC, world, lambda r: int(r.intent), on_step=steps.append, stream_interval=interval
+            )
+            start = world.now_ns()
+
+            async def one(i):
+                request = Request(id=str(i), model="m", prompt_tokens=int(prompts[i]), intent=str(outputs[i]))
+                async for _ in engine.generate(request, Timeline()):
+                    pass
+
+            tasks = []
+            for i in range(count):
+                wait = start + int(arrivals[i]) - world.now_ns()
+                if wait > 0:
+                    await asyncio.sleep(wait / 1e9)
+                tasks.append(asyncio.ensure_future(one(i)))
+            await asyncio.gather(*tasks)
+
+        run_virtual(main)
+        return len(steps)
+
+    return best(run, rounds=3)
+
+
+def engine_on_the_virtual_loop():
+    # Two loads with the same requests: their steps differ, so cost a step and a request can be told apart.
+    count = 3_000
+    slow, slow_steps = virtual_loop(count, 1, 0)
+    fast, fast_steps = virtual_loop(count, 6, 0)
+    step = (slow - fast) / (slow_steps - fast_steps)
+    print(
+        f"virtual loop, {count:,} requests: {slow:.2f} CPU-s for {slow_steps:,} steps at 1/s, {fast:.2f} for "
+        f"{fast_steps:,} at 6/s: {step * 1e6:.1f} us a step, {(slow - step * slow_steps) / count * 1e6:.0f} us a request"
+    )
+    every, steps = virtual_loop(count, 6, 1)
+    print(f"the same at 6/s with a chunk for every token: {every:.2f} CPU-s, {steps:,} steps")
+
+
+def timers():
+    async def main(world):
+        loop, count = asyncio.get_running_loop(), 100_000
+        done = loop.create_future()
+
+        def tick(left):
+            if left:
+                loop.call_at_ns(world.now_ns() + 1_000, tick, left - 1)
+            else:
+                done.set_result(None)
+
+        start = time.process_time()
+        tick(count)
+        await done
+        timer = (time.process_time() - start) / count
+        start = time.process_time()
+        for _ in range(count):
+            await asyncio.sleep(1e-6)
+        return timer * 1e6, (time.process_time() - start) / count * 1e6
+
+    timer, sleep = min(run_virtual(main) for _ in range(3))
+    print(f"virtual loop: {timer:.1f} us a timer, {sleep:.1f} us a sleep")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--cold", action="store_true", help="also time a process that has to compile the kernel"
+    )
+    options = parser.parse_args()
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    EngineModel(SPEC).add("a", 1, 1)
+    print("start, compiled code on disk:", start_up(""))
+    if options.cold:
+        with tempfile.TemporaryDirectory() as cache:
+            print("start, nothing on disk:", start_up(cache))
+    timers()
+    compiled_loop()
+    engine_on_the_virtual_loop()
