@@ -1,27 +1,32 @@
-"""Which plane of the system the time belongs to: latency bands x {model, framework, infrastructure, unattributed}.
+"""Which plane of the system the time belongs to: latency bands x {model, framework, infrastructure,
+unattributed}.
 
-Rules.  A stage belongs to the plane `STAGE_PLANE` says, except where the engine's steps, joined by engine and time window,
-know better:
+Rules.  A stage belongs to the plane `STAGE_PLANE` says, except where the engine's steps, joined by engine and
+time window, know better:
 
-- *Gateway* (`parse`, `authorize`, `route`, `send`): infrastructure.  Its own cost is microseconds; what is long is waiting for a CPU.
+- *Gateway* (`parse`, `authorize`, `route`, `send`): infrastructure.  Its own cost is microseconds; what is
+  long is waiting for a CPU.
 - `admit_window`: framework (a batching stall).  `tokenize`, `enqueue`: framework (tokenizer and front end).
 - `to_engine`: infrastructure (network).  `kv_restore`, `input_copy`: infrastructure (the host link).
 - The rest of the preparation chain, `collective_sync` among it: framework.
-- `engine_queue`: framework (scheduler), except the time in which the engine's steps were *copying* (infrastructure) or
-  *recomputing* what preemption threw away (framework, shown apart).
-- `prefill`: *own compute* (model) = what this prompt would take alone, `steps needed * base + uncached tokens * prefill_ns` of the fitted step
-  cost, at most the kernel time there was; *recompute* and *host preparation* (framework); *copies* (infrastructure);
-  *delivery* = last step end before `first_token` up to it (infrastructure: engine output, network, gateway CPU); the rest of
-  the kernel time was spent on *other requests* in the same steps (framework: batching, head of line).
-- `decode`: kernel time is model, except the part that other requests' *prompts* (framework) and recompute took; copies and
-  preparation as above.
-- Time in `prefill` or `decode` in which no step ran, and stages whose inner points were not seen, are unattributed.  A merged stage from
-  `scheduled` or later to `first_token` is split like `prefill` where steps are known.
+- `engine_queue`: framework (scheduler), except the time in which the engine's steps were *copying*
+  (infrastructure) or *recomputing* what preemption threw away (framework, shown apart).
+- `prefill`: *own compute* (model) = what this prompt would take alone, `steps needed * base + uncached tokens
+  * prefill_ns` of the fitted step cost, at most the kernel time there was; *recompute* and *host preparation*
+  (framework); *copies* (infrastructure); *delivery* = last step end before `first_token` up to it
+  (infrastructure: engine output, network, gateway CPU); the rest of the kernel time was spent on *other
+  requests* in the same steps (framework: batching, head of line).
+- `decode`: kernel time is model, except the part that other requests' *prompts* (framework) and recompute
+  took; copies and preparation as above.
+- Time in `prefill` or `decode` in which no step ran, and stages whose inner points were not seen, are
+  unattributed.  A merged stage from `scheduled` or later to `first_token` is split like `prefill` where steps
+  are known.
 
-Without steps of its engine a stage keeps its plane whole.  For each request the parts add up to its latency exactly (integer ns).  Band bounds
-are those of this run and held fixed while resampling.
+Without steps of its engine a stage keeps its plane whole.  For each request the parts add up to its latency
+exactly (integer ns).  Band bounds are those of this run and held fixed while resampling.
 
-Deliberately absent: indirect effects (a copy that delays a step that delays a queue behind it is charged where the time was spent).
+Deliberately absent: indirect effects (a copy that delays a step that delays a queue behind it is charged
+where the time was spent).
 """
 
 from collections.abc import Callable

@@ -1,14 +1,14 @@
 """Do two configurations differ in P99?  Quantiles over paired seeds, with a two-stage cluster bootstrap.
 
-A *sample set* is one array of latencies (ms) per seed; sample sets compared with each other list the same seeds in
-the same order.  Resampled are (1) the seeds, with replacement, the *same* seeds for every configuration
-(that is the pairing), and (2) within each draw as many requests as the drawn seeds hold, with replacement, out of
-those seeds' requests pooled, independently for each configuration.  Stage 1 carries the run-to-run spread,
-stage 2 the noise of a quantile.  Both together err on the wide side.
+A *sample set* is one array of latencies (ms) per seed; sample sets compared with each other list the same
+seeds in the same order.  Resampled are (1) the seeds, with replacement, the *same* seeds for every
+configuration (that is the pairing), and (2) within each draw as many requests as the drawn seeds hold, with
+replacement, out of those seeds' requests pooled, independently for each configuration.  Stage 1 carries the
+run-to-run spread, stage 2 the noise of a quantile.  Both together err on the wide side.
 
-Stage 2 needs no resampling: the r-th smallest of N draws from a distribution F is F^-1(U) with U ~ Beta(r, N + 1 - r)
-(order statistics of uniforms), so one beta number and a binary search in the pooled sorted values stand for N
-draws, exactly.
+Stage 2 needs no resampling: the r-th smallest of N draws from a distribution F is F^-1(U) with U ~ Beta(r, N
++ 1 - r) (order statistics of uniforms), so one beta number and a binary search in the pooled sorted values
+stand for N draws, exactly.
 
 A quantile is the `ceil(q N)`-th smallest value.  Differences are `a - b` of the quantiles of the same draw.
 

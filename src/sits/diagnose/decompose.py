@@ -1,9 +1,10 @@
 """Where the time of a request went: one fixed row of timestamps cut into stages that add up.
 
 Rules.  TTFT = `first_token - api_recv`, E2E = `sent - api_recv`.  Only completed requests with both ends seen
-count; the others are in the account.  Consecutive *seen* points bound an interval: when they are neighbours it
-is that stage, when points between them were not seen it is one named "unattributed (a..b)".  So for every request,
-in integer nanoseconds, stages + unattributed = end to end.  Rows whose times decrease are left out and counted.
+count; the others are in the account.  Consecutive *seen* points bound an interval: when they are neighbours
+it is that stage, when points between them were not seen it is one named "unattributed (a..b)".  So for every
+request, in integer nanoseconds, stages + unattributed = end to end.  Rows whose times decrease are left out
+and counted.
 
 Tail attribution: the mean time of each stage given that the request is in the slowest 1 %, beside the mean in
 all others.  Means add, percentiles do not, so no percentile of a stage is ever added to another's: the

@@ -1,16 +1,17 @@
 """Intervals for quantiles, tails and shares of one run, by bootstrap.
 
-Two questions, two ways to resample.  *What made the tail of this run?* (`Tail`, shares): requests are resampled one
-by one, so the interval says how much hangs on single requests; one incident in the run stays in.  *What is the P99 of
-traffic like this?* (quantiles): requests that queue behind each other are correlated, so resampled are blocks of
-`block_length(n)` = ceil(n^(1/3)) consecutive arrivals (Künsch 1989, non-overlapping blocks); one incident may then be drawn
-twice or never, and the interval is as wide as that.  Runs of more than `UNITS_MAX` requests are resampled in that many groups of
-consecutive arrivals, to bound memory.
+Two questions, two ways to resample.  *What made the tail of this run?* (`Tail`, shares): requests are
+resampled one by one, so the interval says how much hangs on single requests; one incident in the run stays
+in.  *What is the P99 of traffic like this?* (quantiles): requests that queue behind each other are
+correlated, so resampled are blocks of `block_length(n)` = ceil(n^(1/3)) consecutive arrivals (Künsch 1989,
+non-overlapping blocks); one incident may then be drawn twice or never, and the interval is as wide as that.
+Runs of more than `UNITS_MAX` requests are resampled in that many groups of consecutive arrivals, to bound
+memory.
 
-A quantile is the `ceil(q n)`-th smallest value: a latency that was observed, never an interpolation.  The tail is the slowest
-`share` of requests (1 % unless told), at least one.  Percentile intervals of level 0.95, widened to hold their own
-estimate.  Differences between runs need several seeds (see `compare`).  All draws come from the generator passed in, so
-the same generator gives the same interval.
+A quantile is the `ceil(q n)`-th smallest value: a latency that was observed, never an interpolation.  The
+tail is the slowest `share` of requests (1 % unless told), at least one.  Percentile intervals of level 0.95,
+widened to hold their own estimate.  Differences between runs need several seeds (see `compare`).  All draws
+come from the generator passed in, so the same generator gives the same interval.
 
 Deliberately absent: any knowledge of stages or causes.
 """

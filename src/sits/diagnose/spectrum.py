@@ -1,12 +1,13 @@
 """What slow requests look like, and what the run looked like over time.
 
-*Heat map*: counts over prompt x output tokens, the slowest 1 % against the others, on edges that are powers of two (lengths are
-spread over decades).  *Series*: lines over bins of equal width, on one axis of seconds from the first arrival.  P99 of a bin is the rolling
-one: of the requests that arrived in the bin, widened back in time until it holds `at_least` requests, because a P99 of three
-requests is a maximum.  Bins before that many arrived, and bins without samples, have no point.
+*Heat map*: counts over prompt x output tokens, the slowest 1 % against the others, on edges that are powers
+of two (lengths are spread over decades).  *Series*: lines over bins of equal width, on one axis of seconds
+from the first arrival.  P99 of a bin is the rolling one: of the requests that arrived in the bin, widened
+back in time until it holds `at_least` requests, because a P99 of three requests is a maximum.  Bins before
+that many arrived, and bins without samples, have no point.
 
-State lines come from `signals` where they were sampled, else from `steps`: waiting requests added up over engines,
-KV use of the fullest engine, bandwidth of the slowest link, CPU share of the busiest gateway.
+State lines come from `signals` where they were sampled, else from `steps`: waiting requests added up over
+engines, KV use of the fullest engine, bandwidth of the slowest link, CPU share of the busiest gateway.
 
 Deliberately absent: tests of whether two lines move together.
 """

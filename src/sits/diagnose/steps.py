@@ -1,16 +1,17 @@
 """The steps of one engine laid out on the time line, so that any window can be asked what happened in it.
 
-A step starts at `t_ns`, copies for `copy_ns`, prepares on the host until `prepare_ns` after its start, then runs kernels
-until `duration_ns`.  Copies are part of the preparation chain; where a table counts them beside it, the longer of the two
-ends the chain.  A step that would overlap the next one (asynchronous scheduling) is cut at the next one's start.
+A step starts at `t_ns`, copies for `copy_ns`, prepares on the host until `prepare_ns` after its start, then
+runs kernels until `duration_ns`.  Copies are part of the preparation chain; where a table counts them beside
+it, the longer of the two ends the chain.  A step that would overlap the next one (asynchronous scheduling) is
+cut at the next one's start.
 
-`between(a, b, copy=..., ...)` integrates rates over a window: each phase of each step has a rate 0..1, and the answer
-is the rate-weighted time in `[a, b]`.  It is a difference of two cumulative sums, so a million windows cost a million
-interpolations.
+`between(a, b, copy=..., ...)` integrates rates over a window: each phase of each step has a rate 0..1, and
+the answer is the rate-weighted time in `[a, b]`.  It is a difference of two cumulative sums, so a million
+windows cost a million interpolations.
 
-`cost` is the step-time model behind the splits: kernel time = base + prefill_ns * prompt tokens + decode_ns * decoding requests, fitted by
-non-negative least squares on relative errors.  Deliberately absent: the quadratic term of attention (a long prompt's own
-compute is understated by it), and what a rate means.
+`cost` is the step-time model behind the splits: kernel time = base + prefill_ns * prompt tokens + decode_ns *
+decoding requests, fitted by non-negative least squares on relative errors.  Deliberately absent: the
+quadratic term of attention (a long prompt's own compute is understated by it), and what a rate means.
 """
 
 from itertools import combinations
@@ -33,11 +34,11 @@ class StepCost(NamedTuple):
 
 
 class StepTime:
-    """All steps of one engine in order; every attribute named as its column is an array over them."""
+    """All steps of one engine in order; `columns` holds their numbers."""
 
     def __init__(self, steps: Columns, mine: Ints) -> None:
         order = mine[np.argsort(steps["t_ns"][mine], kind="stable")]
-        self.columns = {name: column[order] for name, column in steps.items()}
+        self.columns = {name: column[order] for name, column in steps.items() if column.dtype != object}
         self.origin_ns = int(self.columns["t_ns"][0])
         start = (self.columns["t_ns"] - self.origin_ns).astype(np.float64)
         end = start + self.columns["duration_ns"]
@@ -106,8 +107,10 @@ def by_engine(steps: Columns) -> dict[str, StepTime]:
     if rows_of(steps) == 0:
         return {}
     require(steps, NEEDED, "steps")
-    engines = steps["engine"]
-    return {name: StepTime(steps, np.flatnonzero(engines == name)) for name in sorted(set(engines.tolist()))}
+    engines = steps["engine"].tolist()
+    index = {name: i for i, name in enumerate(sorted(set(engines)))}
+    which = np.fromiter(map(index.__getitem__, engines), dtype=np.int64, count=len(engines))
+    return {name: StepTime(steps, np.flatnonzero(which == i)) for name, i in index.items()}
 
 
 def _fit(kernel: Floats, prefill: Floats, decode: Floats) -> StepCost:
@@ -117,7 +120,8 @@ def _fit(kernel: Floats, prefill: Floats, decode: Floats) -> StepCost:
     size = np.maximum(np.sqrt((terms**2).sum(axis=0)), 1e-300)
     terms /= size
     target = kernel * weight
-    gram, toward, least = terms.T @ terms, terms.T @ target, float(target @ target)
+    gram = np.einsum("ij,ik->jk", terms, terms)
+    toward, least = np.einsum("ij,i->j", terms, target), float(np.sum(target**2))
     best, most = np.zeros(3), least * 1e-12
     for count in (1, 2, 3):
         for chosen in map(list, combinations(range(3), count)):

@@ -1,7 +1,9 @@
-"""What made it slow: one detector a cause, each saying how much of the tail it accounts for, or why it cannot tell.
+"""What made it slow: one detector a cause, each saying how much of the tail it accounts for, or why it cannot
+tell.
 
-A detector takes a `Case` (request, step and signal tables and the fleet, laid out once) and returns a Finding or None.  None means "looked,
-and it is not there"; an inconclusive Finding means "could not look".  A new cause is one file and one line in `DETECTORS`.
+A detector takes a `Case` (request, step and signal tables and the fleet, laid out once) and returns a Finding
+or None.  None means "looked, and it is not there"; an inconclusive Finding means "could not look".  A new
+cause is one file and one line in `DETECTORS`.
 
 `rank` orders by the lower bound of the effect, so that a small certain cause stands before a large vague one;
 context without a size comes next, inconclusive ones last; ties go by id.

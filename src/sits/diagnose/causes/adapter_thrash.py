@@ -1,8 +1,8 @@
 """Adapters that are loaded again and again, because the slots on the device are fewer than the adapters in use.
 
-The first load of each adapter on each engine has to be; every further one is a *reload*.  Looked at where reloads are at
-least `RELOADS_PER_REQUEST`.  Accounted to a request: of the copy time between `queued` and its end, what steps with loads take
-above the engine's median copy, times the reloads' share of the loads.
+The first load of each adapter on each engine has to be; every further one is a *reload*.  Looked at where
+reloads are at least `RELOADS_PER_REQUEST`.  Accounted to a request: of the copy time between `queued` and its
+end, what steps with loads take above the engine's median copy, times the reloads' share of the loads.
 """
 
 import numpy as np

@@ -1,8 +1,9 @@
 """Arrivals in bursts: context for every other finding, not a fault of the service.
 
-Two figures over all requests that arrived, refused ones too: the coefficient of variation of the gaps between arrivals (1 for
-Poisson), and the index of dispersion for counts, variance over mean of arrivals per bin (1 for Poisson at every bin
-width; it sees slow bursts that the gaps do not).  Bins hold ten arrivals on average and last at least 1 s.
+Two figures over all requests that arrived, refused ones too: the coefficient of variation of the gaps between
+arrivals (1 for Poisson), and the index of dispersion for counts, variance over mean of arrivals per bin (1
+for Poisson at every bin width; it sees slow bursts that the gaps do not).  Bins hold ten arrivals on average
+and last at least 1 s.
 """
 
 import numpy as np

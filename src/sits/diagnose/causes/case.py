@@ -1,12 +1,13 @@
 """One run laid out once for all detectors: the cut, the tail, the steps, and how a claim is made.
 
-A detector says, for every request, how many ns of its latency one cause accounts for.  `claim` turns that into a Finding whose
-effect is the mean of it over the slowest 1 % of requests, with a bootstrap interval: "of the latency of a
-tail request, this much".  Effects of different causes may overlap (an adapter load over a remote link is both), so they
-do not add up; the ablation tells them apart.
+A detector says, for every request, how many ns of its latency one cause accounts for.  `claim` turns that
+into a Finding whose effect is the mean of it over the slowest 1 % of requests, with a bootstrap interval: "of
+the latency of a tail request, this much".  Effects of different causes may overlap (an adapter load over a
+remote link is both), so they do not add up; the ablation tells them apart.
 
-A claim is made only when the interval's lower bound reaches both `LEAST_MS` and `LEAST_SHARE` of the mean tail latency.  With fewer
-than `LEAST_REQUESTS` requests the tail is three requests or fewer: a claim becomes an inconclusive one.
+A claim is made only when the interval's lower bound reaches both `LEAST_MS` and `LEAST_SHARE` of the mean
+tail latency.  With fewer than `LEAST_REQUESTS` requests the tail is three requests or fewer: a claim becomes
+an inconclusive one.
 
 Deliberately absent: what any single cause looks like.
 """

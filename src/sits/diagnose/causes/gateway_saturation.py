@@ -1,8 +1,9 @@
 """A gateway without CPU left: requests wait for it at every turn, long before an engine sees them.
 
-Accounted: what `parse`, `authorize` and `route` take above their calm cost (their 10 % quantile), and likewise the
-delivery of the first token after its step (where steps are known), which passes through the same CPU.  The CPU is to blame only where its share was at
-least `BUSY_SHARE` when tail requests arrived, or its backlog, read at arrival, ranks like the wait (Spearman).
+Accounted: what `parse`, `authorize` and `route` take above their calm cost (their 10 % quantile), and
+likewise the delivery of the first token after its step (where steps are known), which passes through the same
+CPU.  The CPU is to blame only where its share was at least `BUSY_SHARE` when tail requests arrived, or its
+backlog, read at arrival, ranks like the wait (Spearman).
 """
 
 import numpy as np

@@ -1,8 +1,10 @@
-"""Long prompts of others in the same steps: everybody in the batch, and everybody waiting for it, stands behind them.
+"""Long prompts of others in the same steps: everybody in the batch, and everybody waiting for it, stands behind
+them.
 
-A step with more than `BUDGET_TOKENS` prompt tokens is *long*.  Accounted to a request: the kernel time of long steps' tokens above the budget that
-falls between `queued` and its end, less what its own tokens above the budget cost.  With the budget kept, that work would
-be done in later steps, between which others get their turn.
+A step with more than `BUDGET_TOKENS` prompt tokens is *long*.  Accounted to a request: the kernel time of
+long steps' tokens above the budget that falls between `queued` and its end, less what its own tokens above
+the budget cost.  With the budget kept, that work would be done in later steps, between which others get their
+turn.
 
 The budget is 2048 tokens: the default of chunked prefill in the engines of the field, and of `fleet.yaml`.
 """

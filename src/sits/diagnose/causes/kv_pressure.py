@@ -1,9 +1,10 @@
 """A KV pool that is too small: requests wait for blocks, and preempted ones compute again what was thrown away.
 
-Accounted to a request: the time between `queued` and `scheduled` in steps that denied blocks to somebody (first come, first served: who
-waits behind a denied request waits for blocks too), and after that the kernel time of recomputed tokens in its steps.
-Looked at only where at least `DENIED_SHARE` of the steps denied blocks, or a request was preempted.  A high `kv_usage`
-alone is not a fault: a full cache that nobody waits for is a good cache.
+Accounted to a request: the time between `queued` and `scheduled` in steps that denied blocks to somebody
+(first come, first served: who waits behind a denied request waits for blocks too), and after that the kernel
+time of recomputed tokens in its steps. Looked at only where at least `DENIED_SHARE` of the steps denied
+blocks, or a request was preempted.  A high `kv_usage` alone is not a fault: a full cache that nobody waits
+for is a good cache.
 """
 
 import numpy as np

@@ -1,11 +1,13 @@
 """The link from host to device: always slow (memory of the wrong NUMA node), or slow at times (dips).
 
-Bandwidth of a step = `copy_bytes / copy_ns`, taken only from copies of at least `LEAST_BYTES` (smaller ones measure latency).  An engine's
-*typical* bandwidth is the `TYPICAL` quantile of its steps': what the link gives when nothing disturbs it.
+Bandwidth of a step = `copy_bytes / copy_ns`, taken only from copies of at least `LEAST_BYTES` (smaller ones
+measure latency).  An engine's *typical* bandwidth is the `TYPICAL` quantile of its steps': what the link
+gives when nothing disturbs it.
 
-*numa_remote*: typical bandwidth under `REMOTE_SHARE` of what the fleet file says memory of the GPU's own node gives.  Accounted: the part
-`1 - typical / local` of all copy time between `queued` and the request's end.  *pcie_dips*: steps under `DIP_SHARE` of typical; depth is
-how far their median lies below, duty their share of samples.  Accounted: their copy time beyond `bytes / typical`.
+*numa_remote*: typical bandwidth under `REMOTE_SHARE` of what the fleet file says memory of the GPU's own node
+gives.  Accounted: the part `1 - typical / local` of all copy time between `queued` and the request's end.
+*pcie_dips*: steps under `DIP_SHARE` of typical; depth is how far their median lies below, duty their share of
+samples.  Accounted: their copy time beyond `bytes / typical`.
 
 Deliberately absent: why a link dips (contention, replay, power); bandwidth of device-to-device links.
 """

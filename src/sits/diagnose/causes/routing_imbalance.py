@@ -1,9 +1,11 @@
 """A request queues at one replica while another one has nobody waiting: the route, not the load, made it wait.
 
-Accounted to a request: the time in `engine_queue` after the step in progress at its arrival (every replica would have
-made it wait for that) during which at least one other replica that serves its model had an empty waiting queue.
+Accounted to a request: the time in `engine_queue` after the step in progress at its arrival (every replica
+would have made it wait for that) during which at least one other replica that serves its model had an empty
+waiting queue.
 
-Deliberately absent: whether that replica had the adapter or a free KV block; the size is what a perfect route could save at most.
+Deliberately absent: whether that replica had the adapter or a free KV block; the size is what a perfect route
+could save at most.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """A fixed batching window in front of an engine that batches by itself: it delays everybody and helps nobody.
 
-A window shows as a wait before dispatch that nearly every request has and that never exceeds a bound: P99 over median is at
-most 2 for waits spread evenly over a window (1 when all wait it out), but 6.6 for an exponential queue.  An engine batches
-continuously when prompts join steps in which others decode.
+A window shows as a wait before dispatch that nearly every request has and that never exceeds a bound: P99
+over median is at most 2 for waits spread evenly over a window (1 when all wait it out), but 6.6 for an
+exponential queue.  An engine batches continuously when prompts join steps in which others decode.
 
 The whole `admit_window` time is accounted to it: without the window a request is sent at once.
 """
