@@ -1,6 +1,7 @@
 """The gateway over real sockets: the official SDK, raw bytes, clients that leave, engines that die."""
 
 import asyncio
+import gc
 import socket
 
 import openai
@@ -407,6 +408,28 @@ async def test_a_client_that_does_not_read_holds_its_engine_back():
         while data := await reader.read(2**20):
             size += len(data)
         assert size > 800 * len(big)
+        writer.close()
+
+
+@live
+async def test_requests_leave_no_reference_cycles_behind():
+    """Collections may be rare (`GC_THRESHOLDS`) because nothing waits for them."""
+    async with House() as house:
+        reader, writer = await house.connect()
+
+        async def ask_often():
+            for _ in range(60):
+                writer.write(post(CHAT) + post(CHAT | {"stream": True}))
+                await reader.readuntil(b"\r\n0\r\n\r\n")
+
+        await ask_often()
+        gc.collect()
+        gc.disable()
+        try:
+            await ask_often()
+            assert gc.collect() < 60
+        finally:
+            gc.enable()
         writer.close()
 
 

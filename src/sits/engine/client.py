@@ -101,10 +101,10 @@ class Connection(asyncio.Protocol):
         self._lost: ClosedError | None = None
         self._reading = True
         self._ended = True
+        self._parser: Any = httptools.HttpResponseParser(self)  # begins anew by itself after each answer
         self._reset()
 
     def _reset(self) -> None:
-        self._parser: Any = httptools.HttpResponseParser(self)
         self._pieces: list[bytes] = []
         self._buffered = 0
         self._headed = False
