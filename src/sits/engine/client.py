@@ -2,7 +2,7 @@
 
 Rules: one answer at a time; the body is handed over in the pieces it came in, joined when several wait; reading from the
 socket stops while more than `BUFFER_BYTES` wait (back-pressure); the silence before the head and between pieces is
-bounded by one shared timer an engine, not by a timer a request.  A connection may be used again only when the answer was
+bounded by one coarse clock an engine, not by a timer a request.  A connection may be used again only when the answer was
 read to its end and the engine keeps it open.
 
 Deliberately absent: pools and retries (engine.openai), what the bytes mean, proxies, upgrades.
@@ -33,36 +33,39 @@ class ClosedError(Exception):
 
 
 class Silence:
-    """Bounds waiting: all waits have the same length, so the first in is the first due and one timer does."""
+    """Bounds the waiting of an engine's connections, with one coarse clock for all of them.
+
+    A wait costs no timer and no look at the clock: it begins at `now_ns`, which is set `TICKS` times within the limit
+    while anything is watched.  So a wait ends within an eighth of the limit, before or after.
+    """
+
+    TICKS = 8
 
     def __init__(self, limit_ns: int, world: World) -> None:
         self.limit_ns = limit_ns
         self.world = world
-        self._due: dict[asyncio.Future[None], int] = {}
+        self.now_ns = 0
+        self._watched: set[Connection] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, waiter: "asyncio.Future[None]") -> None:
-        """`waiter` fails with TimeoutError unless it is done within the limit."""
-        self._due[waiter] = self.world.now_ns() + self.limit_ns
+    def watch(self, connection: "Connection") -> None:
+        """Look after a connection that has sent a request."""
+        self._watched.add(connection)
         if self._timer is None:
-            self._timer = waiter.get_loop().call_later(self.limit_ns / SECOND, self._expire)
+            self._tick()
 
-    def end(self, waiter: "asyncio.Future[None]") -> None:
-        """It is done, or given up."""
-        self._due.pop(waiter, None)
+    def forget(self, connection: "Connection") -> None:
+        """Its answer is over."""
+        self._watched.discard(connection)
 
-    def _expire(self) -> None:
+    def _tick(self) -> None:
         self._timer = None
-        now_ns = self.world.now_ns()
-        while self._due:
-            waiter, due_ns = next(iter(self._due.items()))
-            if due_ns > now_ns:
-                rest_s = (due_ns - now_ns) / SECOND
-                self._timer = waiter.get_loop().call_later(rest_s, self._expire)
-                return
-            del self._due[waiter]
-            if not waiter.done():
-                waiter.set_exception(TimeoutError())
+        now_ns = self.now_ns = self.world.now_ns()
+        for connection in list(self._watched):
+            connection.expire(now_ns - self.limit_ns)
+        if self._watched:
+            step_s = self.limit_ns / self.TICKS / SECOND
+            self._timer = asyncio.get_running_loop().call_later(step_s, self._tick)
 
 
 class Address:
@@ -98,6 +101,7 @@ class Connection(asyncio.Protocol):
         self._silence = silence
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._waiter: asyncio.Future[None] | None = None
+        self._since_ns = 0
         self._lost: ClosedError | None = None
         self._reading = True
         self._ended = True
@@ -131,6 +135,7 @@ class Connection(asyncio.Protocol):
         """Send a whole request; the answer's reading begins."""
         self._reset()
         self._ended = False
+        self._silence.watch(self)
         if len(body) < JOIN_BYTES:
             self._transport.write(head + body)
         else:  # a large body is not copied once more
@@ -146,13 +151,13 @@ class Connection(asyncio.Protocol):
 
     async def read(self) -> bytes:
         """The next bytes of the body; empty at its end.  Raises ClosedError, TimeoutError."""
-        while not self._pieces:
+        pieces = self._pieces
+        while not pieces:
             if self._ended:
                 return b""
             if self._lost is not None:
                 raise self._lost
             await self._wait()
-        pieces = self._pieces
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
         self._buffered = 0
@@ -174,15 +179,21 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close at once, whatever is under way."""
+        self._silence.forget(self)
         self._transport.abort()
+
+    def expire(self, before_ns: int) -> None:
+        """End a wait that began before `before_ns` with TimeoutError."""
+        waiter = self._waiter
+        if waiter is not None and self._since_ns < before_ns and not waiter.done():
+            waiter.set_exception(TimeoutError())
 
     async def _wait(self) -> None:
         waiter = self._waiter = self._loop.create_future()
-        self._silence.begin(waiter)
+        self._since_ns = self._silence.now_ns
         try:
             await waiter
         finally:
-            self._silence.end(waiter)
             self._waiter = None
 
     def _wake(self) -> None:
@@ -217,6 +228,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The end of the connection ends an answer that has no other end."""
+        self._silence.forget(self)
         if self._headed and not self._ended and not self._framed and exc is None:
             self._ended = True
         self._lose(ClosedError(str(exc) if exc else "the connection was closed"))
@@ -266,5 +278,6 @@ class Connection(asyncio.Protocol):
         if self.status < 200 or self._ended:
             return
         self._ended = True
+        self._silence.forget(self)
         if not self._parser.should_keep_alive():  # only right inside this call-back
             self._lost = self._lost or ClosedError("the engine closes after each answer")
