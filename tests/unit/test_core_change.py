@@ -1,8 +1,8 @@
 """Dump, digest, patch and diff: the same tree written, named, changed and compared."""
 
 import pytest
-from core_fleets import FLEET
 
+from core_fleets import FLEET
 from sits.core.config import diff, digest, dump_fleet, load_fleet, patch, text_of, unified
 from sits.core.errors import ConfigErrors
 from sits.core.units import Bytes, BytesPerSecond, Ns, Share
@@ -31,6 +31,7 @@ def test_the_digest_is_of_what_is_meant_and_not_of_how_it_is_written():
     )
     spelled = "# a comment\n" + spelled.replace("p99: 1200ms", "p99: 1.2s")
     assert digest(load_fleet(spelled)) == digest(fleet)
+    assert diff(load_fleet(spelled), fleet) == ()
     assert len(digest(fleet)) == 64
     assert digest(patch(fleet, "gateway.workers", "3")[0]) != digest(fleet)
 
