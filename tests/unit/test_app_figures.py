@@ -31,7 +31,7 @@ def test_a_small_figure_of_a_column_is_never_shown_as_nothing():
     assert numbers.fixed(-0.04, 1) == ">−0.1"
     assert numbers.fixed(0.06, 1) == "0.1"
     assert numbers.fixed(0.0, 1) == "0.0"
-    assert numbers.percent(-0.0001) == "−0.0 %"
+    assert numbers.percent(-0.0001) == f"−0.0{numbers.NO_BREAK}%"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from app_pages import FETCHING, Page, every_report, hostile
 from app_synthetic import empty_report, synthetic_report, why_report
 from sits.app.report import render_html, report_json, summary_text
 from sits.app.report.ablation import ablation
+from sits.app.report.matrix import matrix
 from sits.app.report.page import ranked_findings
 from sits.app.report.tail import tail
 from sits.app.report.timeline import COLUMNS, thinned, timeline
@@ -267,3 +268,35 @@ def test_series_without_points_are_left_out():
     report = synthetic_report()
     bare = msgspec.structs.replace(report.before, series=(Series("kv_usage", "share", "e0", (), ()),))
     assert timeline(synthetic_report(before=bare, after=None)) is None
+
+
+def test_a_fix_that_makes_things_far_worse_does_not_press_the_others_together():
+    report = synthetic_report()
+    rows = list(report.ablation)
+    rows[1] = msgspec.structs.replace(rows[1], p99=Interval(129_000, 119_000, 149_000))
+    view = ablation(synthetic_report(ablation=tuple(rows)))
+    assert "▸" in view.rows[1].lane
+    assert "worse" in view.rows[1].lane
+    assert view.rows[1].p99 == "129,000"
+    assert not [row.title for row in view.rows if "▸" in row.lane and row is not view.rows[1]]
+    assert ">129,000<" not in view.axis
+
+
+def test_the_rounding_of_a_sum_is_not_shown_as_time():
+    report = synthetic_report()
+    cells = tuple(
+        msgspec.structs.replace(one, share=Interval(1e-14, 0.0, 1e-13), mean_ms=7e-9)
+        if one.plane == "unattributed"
+        else one
+        for one in report.matrix.cells
+    )
+    view = matrix(msgspec.structs.replace(report.matrix, cells=cells))
+    last = [band.cells[-1] for band in view.bands]
+    assert {(one.share.replace("\u00a0", " "), one.mean) for one in last} == {("0 %", "0.0 ms")}
+
+
+def test_a_matrix_with_a_missing_cell_keeps_its_columns():
+    report = synthetic_report()
+    view = matrix(msgspec.structs.replace(report.matrix, cells=report.matrix.cells[1:]))
+    assert view.bands[0].cells[0] is None
+    assert {len(band.cells) for band in view.bands} == {4}

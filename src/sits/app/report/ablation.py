@@ -10,7 +10,7 @@ import msgspec
 from sits.app.report import numbers, svg
 from sits.core.report import Ablation, Report
 
-ROW_HEIGHT, BLEED = 30, 8
+ROW_HEIGHT, BLEED, ROOM = 30, 60, 1.5
 
 
 class AblationRow(msgspec.Struct, frozen=True):
@@ -46,7 +46,7 @@ def ablation(report: Report) -> AblationView | None:
     if not rows:
         return None
     start = rows[0].p99.value
-    scale = svg.covering([*(row.p99.high for row in rows), report.objective_ms], margin=0.03)
+    scale = _scale(report)
     figures = [edge for row in rows for edge in (row.p99.value, row.p99.high)]
     decimals = 0 if numbers.decimals_for(figures) < 2 else 2
     singles = [row.saved.value for row in rows if row.saved is not None and kind(row) == "single"]
@@ -61,6 +61,16 @@ def ablation(report: Report) -> AblationView | None:
         joint=numbers.number(joint) if joint is not None else "",
         has_needed=any(row.needed is not None for row in rows),
     )
+
+
+def _scale(report: Report) -> svg.Scale:
+    """From zero over every interval, but at most `ROOM` times the start and the objective: one fix that makes
+    things ten times worse must not press the others together.  What lies beyond ends in an arrow.
+    """
+    start = report.ablation[0].p99.high
+    highest = max(row.p99.high for row in report.ablation)
+    most = max(start, report.objective_ms)
+    return svg.covering([min(highest, ROOM * most), most], margin=0.03)
 
 
 def kind(row: Ablation) -> str:
@@ -104,8 +114,11 @@ def _lane(row: Ablation, start: float, scale: svg.Scale, report: Report, *, unsu
                 class_=f"{fill} {'unsure' if unsure else ''} {kind(row)}",
             )
         )
-    marks.append(svg.whisker(scale, row.p99.low, row.p99.high, int(middle), shown))
-    marks.append(svg.element("circle", cx=scale.at(row.p99.value), cy=middle, r=4, class_=f"dot {shown}"))
+    if row.p99.value > scale.high:
+        marks.append(svg.text("▸", x="100%", y=middle + 5, text_anchor="end", class_="beyond"))
+    else:
+        marks.append(svg.whisker(scale, row.p99.low, row.p99.high, int(middle), shown))
+        marks.append(svg.element("circle", cx=scale.at(row.p99.value), cy=middle, r=4, class_=f"dot {shown}"))
     return svg.lane(
         scale,
         marks,

@@ -9,6 +9,8 @@ from sits.app.report import numbers
 from sits.core.report import Band, Matrix
 
 STRONGEST_TINT = 0.42
+LEAST_MS, LEAST_SHARE = 1e-6, 1e-9
+"""Below a nanosecond, and below a billionth: the rounding of a sum, not time."""
 
 
 class CellView(msgspec.Struct, frozen=True):
@@ -49,9 +51,9 @@ def matrix(data: Matrix | None) -> MatrixView | None:
         if cell is None:
             return None
         return CellView(
-            share=numbers.percent(cell.share.value),
-            interval=f"{numbers.percent(cell.share.low).removesuffix(' %')} {numbers.EN_DASH} {numbers.percent(cell.share.high)}",
-            mean=f"{numbers.number(cell.mean_ms)} ms",
+            share=numbers.percent(_told(cell.share.value, LEAST_SHARE)),
+            interval=f"{numbers.percent(_told(cell.share.low, LEAST_SHARE)).removesuffix('%').rstrip()} {numbers.EN_DASH} {numbers.percent(_told(cell.share.high, LEAST_SHARE))}",
+            mean=f"{numbers.fixed(_told(cell.mean_ms, LEAST_MS), 1 if cell.mean_ms < 100 else 0)} ms",
             tint=f"{max(0.0, cell.share.value / largest) * STRONGEST_TINT * 100:.1f}%",
         )
 
@@ -68,6 +70,10 @@ def matrix(data: Matrix | None) -> MatrixView | None:
         ),
         level=numbers.level(data.cells[0].share),
     )
+
+
+def _told(value: float, least: float) -> float:
+    return value if abs(value) >= least else 0.0
 
 
 def _bounds(band: Band) -> str:

@@ -11,7 +11,7 @@ from sits.core.finding import Interval
 
 MINUS = "−"
 EN_DASH = "–"
-THIN = "\u2009"
+NO_BREAK = "\u00a0"
 
 
 def number(value: float) -> str:
@@ -73,21 +73,21 @@ def interval(figure: Interval, decimals: int) -> str:
 
 
 def level(figure: Interval) -> str:
-    """The level of an interval: `95 %`."""
+    """The level of an interval."""
     return percent(figure.level)
 
 
 def percent(share: float) -> str:
-    """A share: `42 %`, `0.3 %`.
+    """A share in percent; the space before the sign does not break.
 
-    >>> percent(0.42), percent(0.003), percent(0.0), percent(1e-6)
-    ('42 %', '0.3 %', '0 %', '<0.1 %')
+    >>> [percent(share).replace(NO_BREAK, " ") for share in (0.42, 0.003, 0.0, 1e-6)]
+    ['42 %', '0.3 %', '0 %', '<0.1 %']
     """
     points = share * 100
     if share and abs(points) < 0.05:
-        return "<0.1 %" if share > 0 else f"{MINUS}0.0 %"
+        return f"<0.1{NO_BREAK}%" if share > 0 else f"{MINUS}0.0{NO_BREAK}%"
     text = f"{abs(points):.0f}" if abs(points) >= 9.95 or points == 0 else f"{abs(points):.1f}"
-    return f"{_signed(text, share)} %"
+    return f"{_signed(text, share)}{NO_BREAK}%"
 
 
 def count(value: float) -> str:

@@ -37,7 +37,8 @@ def summary_text(report: Report, *, colour: bool = False, width: int = 100) -> s
         _tail(report, paint),
         _accounts(report, paint),
     ]
-    return "\n".join("\n".join(block) + "\n" for block in blocks if block)
+    text = "\n".join("\n".join(block) + "\n" for block in blocks if block)
+    return text.replace(numbers.NO_BREAK, " ")
 
 
 class _Paint:
@@ -78,13 +79,14 @@ def _causes(report: Report, paint: _Paint, width: int) -> list[str]:
     if not ranked:
         return []
     rows = [_cause(one) for one in ranked]
-    effects = max(len(row[0]) for row in rows)
+    effects, wide = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
+    before = effects + wide + 6
     lines = [paint("bold", "Findings") + paint("dim", "  effect on the tail, ms")]
     for effect, interval, claim in rows:
-        room = max(20, width - effects - 20)
+        room = max(20, width - before)
         first, *more = wrap(claim, room) or [""]
-        lines.append(f"  {effect:>{effects}}  {interval:<15} {first}")
-        lines += [" " * (effects + 20) + line for line in more]
+        lines.append(f"  {effect:>{effects}}  {interval:<{wide}}  {first}")
+        lines += [" " * before + line for line in more]
     return lines
 
 
@@ -105,7 +107,7 @@ def _fixes(report: Report, paint: _Paint, width: int) -> list[str]:
         return []
     rows = [
         (
-            printable(one.title)[: max(24, width - 56)],
+            _cut(printable(one.title), max(24, width - 62)),
             numbers.number(one.p99.value),
             numbers.number(one.saved.value) if one.saved else "",
             _range(one.saved) if one.saved else "",
@@ -114,13 +116,17 @@ def _fixes(report: Report, paint: _Paint, width: int) -> list[str]:
         )
         for one in report.ablation
     ]
-    name = max(len(row[0]) for row in rows)
-    head = f"  {'':<{name}}  {'P99':>7}  {'saves':>7}  {'':<15}  {'lost without it':>15}"
+    name, wide = max(len(row[0]) for row in rows), max(len(row[3]) for row in rows)
+    head = f"  {'':<{name}}  {'P99':>7}  {'saves':>7}  {'':<{wide}}  {'lost without it':>15}"
     lines = [paint("bold", "What each fix buys") + paint("dim", "  alone, ms"), paint("dim", head.rstrip())]
     for title, p99, saved, spread, needed, which in rows:
-        line = f"  {title:<{name}}  {p99:>7}  {saved:>7}  {spread:<15}  {needed:>15}".rstrip()
+        line = f"  {title:<{name}}  {p99:>7}  {saved:>7}  {spread:<{wide}}  {needed:>15}".rstrip()
         lines.append(paint({"none": "before", "all": "after"}[which], line) if which != "single" else line)
     return lines
+
+
+def _cut(content: str, most: int) -> str:
+    return content if len(content) <= most else content[: most - 1] + "…"
 
 
 def _tail(report: Report, paint: _Paint) -> list[str]:

@@ -17,6 +17,7 @@ import msgspec
 from sits.app.report import numbers
 
 HUGE = 1e15
+ROUND = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 LABEL_HALF, TICK_HALF = 17.0, 5.0
 """Half of what a written-out label and a tick need of an axis on a narrow screen, percent."""
 
@@ -102,6 +103,16 @@ def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [index * step for index in range(first, last + 1)]
+
+
+def round_up(value: float) -> float:
+    """The nearest round figure at or above a positive `value`.
+
+    >>> round_up(61.5), round_up(2168.0), round_up(0.05)
+    (80.0, 2500.0, 0.05)
+    """
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in ROUND if step * power >= value * (1 - 1e-9))
 
 
 def lane(

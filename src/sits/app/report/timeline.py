@@ -124,7 +124,7 @@ def _value_axis(series: Sequence[Series], objective: float | None, *, share: boo
     lowest = min(0.0, *(min(one.value) for one in series))
     if share and highest <= 1.0:
         return svg.Scale(lowest, 1.0)
-    return svg.Scale(lowest, max(highest, svg.nice_ticks(0, highest * 1.3, 4)[-1]))
+    return svg.Scale(lowest, svg.round_up(highest))
 
 
 def _shown(value: float, unit: str) -> str:
