@@ -63,7 +63,7 @@ def matrix(data: Matrix | None) -> MatrixView | None:
             BandView(
                 name=band.name,
                 bounds=_bounds(band),
-                n=numbers.count(band.n),
+                n=numbers.many(band.n, "request"),
                 cells=tuple(view(band, plane) for plane in data.planes),
             )
             for band in data.bands

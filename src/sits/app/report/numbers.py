@@ -95,5 +95,14 @@ def count(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def many(n: float, noun: str) -> str:
+    """A count with its noun.
+
+    >>> many(1, "request"), many(20_000, "request")
+    ('1 request', '20,000 requests')
+    """
+    return f"{count(n)} {noun}{'' if n == 1 else 's'}"
+
+
 def _signed(text: str, value: float) -> str:
     return f"{MINUS}{text}" if value < 0 else text

@@ -13,6 +13,8 @@ from sits.app.topology import fit
 from sits.core.report import HeatMap
 
 MAP_WIDTH, CELL_HEIGHT = 340.0, 22.0
+LEAST_CELLS = 4
+"""Two lengths in each direction: less is a coloured box, not a map."""
 LEFT, BOTTOM, TOP = 46.0, 36.0, 6.0
 
 
@@ -28,14 +30,16 @@ class Spectrum(msgspec.Struct, frozen=True):
 
 
 def spectrum(data: HeatMap | None) -> Spectrum | None:
-    """The view of a spectrum; None where there is none or nothing was counted.  Counts are `[x][y]`."""
+    """The view of a spectrum; None where there is none, nothing was counted, or all is one cell.  Counts are `[x][y]`."""
     if data is None or not any(map(any, (*data.slow, *data.rest))):
+        return None
+    if (len(data.x_edges) - 1) * (len(data.y_edges) - 1) < LEAST_CELLS:
         return None
     return Spectrum(
         slow=_map(data, data.slow, "slow"),
         rest=_map(data, data.rest, "rest"),
-        n_slow=numbers.count(sum(map(sum, data.slow))),
-        n_rest=numbers.count(sum(map(sum, data.rest))),
+        n_slow=numbers.many(sum(map(sum, data.slow)), "request"),
+        n_rest=numbers.many(sum(map(sum, data.rest)), "request"),
         x_name=data.x_name,
         y_name=data.y_name,
     )
@@ -66,7 +70,7 @@ def _cell(data: HeatMap, count: float, row: int, column: int, tint: float, total
     )
     return svg.element(
         "rect",
-        svg.title(f"{where}: {numbers.count(count)} requests, {numbers.percent(count / total)}"),
+        svg.title(f"{where}: {numbers.many(count, 'request')}, {numbers.percent(count / total)}"),
         x=LEFT + column * cell_width,
         y=TOP + (rows - 1 - row) * CELL_HEIGHT,
         width=cell_width - 1,

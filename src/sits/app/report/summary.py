@@ -12,6 +12,7 @@ from sits.app.report import numbers, stages
 from sits.app.report.ablation import kind
 from sits.app.report.data import check_finite
 from sits.app.report.page import ranked_findings
+from sits.app.report.tail import FOLDED_SHARE
 from sits.app.report.verdict import METRICS, account, verdict
 from sits.core.finding import Finding, Interval
 from sits.core.report import Report
@@ -69,7 +70,7 @@ def _head(report: Report, paint: _Paint, width: int) -> list[str]:
     for one in view.figures:
         figure = paint(one.colour, f"{one.value:>{value}} ms") if one.measured else f"{one.value:>{value}}"
         known = f"  {one.interval} ({one.level})" if one.measured else ""
-        lines.append(f"  {printable(one.label):<{label}}  {figure}{known}  {one.n} requests")
+        lines.append(f"  {printable(one.label):<{label}}  {figure}{known}  {one.n}")
     lines += ["", *(paint(STATE_STYLE[view.state], line) for line in wrap(view.sentence, width))]
     return lines
 
@@ -131,6 +132,7 @@ def _cut(content: str, most: int) -> str:
 
 def _tail(report: Report, paint: _Paint) -> list[str]:
     ranked = sorted(report.stages, key=lambda share: -share.excess.value)[:TOP_STAGES]
+    ranked = [one for one in ranked if one.excess.value > FOLDED_SHARE * ranked[0].excess.value]
     if not ranked:
         return []
     name = max(len(stages.words(one.stage)) for one in ranked)

@@ -98,7 +98,7 @@ def _figure(kind: str, side: Side, scale: svg.Scale, report: Report) -> Figure:
         value=numbers.fixed(p99.value, decimals) if side.latency.n else numbers.EN_DASH,
         interval=numbers.interval(p99, decimals),
         level=numbers.level(p99),
-        n=numbers.count(side.latency.n),
+        n=numbers.many(side.latency.n, "request"),
         lane=svg.element(
             "svg",
             svg.element(
