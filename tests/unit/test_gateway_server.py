@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import os
+import signal
 import socket
 
 import openai
@@ -25,6 +27,7 @@ from gateway_upstream import (
 
 from sits.core.breakpoints import API_RECV, DISPATCHED, FIRST_TOKEN, LAST_TOKEN, PARSED, SENT
 from sits.core.fleet import Admit, Arm, Policies, Release, Window
+from sits.gateway.server import Server
 
 HANG = says("hang")
 
@@ -192,7 +195,7 @@ async def test_leaving_the_window_never_reaches_the_engine():
 async def test_sdk_timeout_cancels_the_engine():
     async with House(HANG) as house, sdk(house) as client:
         with pytest.raises(openai.APITimeoutError):
-            await ask(client, timeout=0.2)
+            await ask(client, timeout=1.5)
         await house.up.left.wait()
         (row,) = await house.settled()
         assert row["outcome"] == "cancelled"
@@ -484,7 +487,7 @@ async def test_metrics_are_readable_by_prometheus_and_ready_tells():
 @live
 async def test_drain_lets_running_answers_finish_and_takes_no_new_ones():
     script = says(SSE_HEAD, *map(chunked, STREAM[:2]), 0.1, *map(chunked, STREAM[2:]), b"0\r\n\r\n")
-    async with House(script) as house:
+    async with House(script, drain_timeout=15 * 10**9) as house:
         idle_reader, idle_writer = await house.connect()
         running = asyncio.ensure_future(house.raw(post(CHAT | {"stream": True})))
         await until(lambda: house.up.sent)
@@ -506,3 +509,25 @@ async def test_drain_cancels_what_does_not_finish_in_time():
         await asyncio.gather(running, return_exceptions=True)
         (row,) = await house.settled()
         assert (row["outcome"], row["detail"]) == ("cancelled", "gateway_draining")
+
+
+@live
+async def test_run_serves_until_a_signal_and_drains():
+    thresholds = gc.get_threshold()
+    async with House() as house:
+        await house.server.drain()
+        again = Server(house.gateway, house.gateway.fleet)
+        address = asyncio.get_running_loop().create_future()
+        running = asyncio.ensure_future(again.run(lambda host, port: address.set_result((host, port))))
+        try:
+            reader, writer = await asyncio.open_connection(*await address)
+            writer.write(post(CHAT))
+            await reader.readuntil(PLAIN)
+            os.kill(os.getpid(), signal.SIGTERM)
+            await running
+            assert await reader.read() == b""
+            writer.close()
+        finally:
+            gc.unfreeze()
+            gc.set_threshold(*thresholds)
+        assert house.rows[0]["outcome"] == "completed"

@@ -42,7 +42,7 @@ from sits.gateway.holding import Holder
 from sits.gateway.keys import Keys
 from sits.gateway.metrics import Metrics
 from sits.gateway.openai_api import with_model
-from sits.gateway.places import Places, replicas_of
+from sits.gateway.places import Places, catalog, replicas_of
 from sits.policy.admit import admit as decide_admission
 from sits.policy.release import assign
 from sits.policy.route import route
@@ -169,7 +169,7 @@ class Gateway:
         self.cpu: Cpu = FreeCpu() if cpu is None else cpu
         self.keys = Keys(fleet.gateway.keys)
         self.places = Places(replicas_of(fleet, engines))
-        self.catalog = _catalog(self.places)
+        self.catalog = catalog(self.places.replicas)
         self.arm_models = {arm.name: arm.model for arm in fleet.policy.release.arms}
         self.holders = {name: Holder(fleet.policy.window, world) for name in self.places.by_id}
         self.metrics = Metrics()
@@ -391,15 +391,3 @@ def _no_replica(exchange: Exchange, decision: Decision) -> SitsError:
         code="model_not_found",
         hint="GET /v1/models lists them",
     )
-
-
-def _catalog(places: Places) -> dict[str, tuple[str, str]]:
-    """Every name a caller may ask for -> (model, adapter).  A model's own name beats an adapter's."""
-    names: dict[str, tuple[str, str]] = {}
-    for replica in places.replicas:
-        for adapter in replica.adapters:
-            for model in replica.models[:1]:
-                names.setdefault(adapter, (model, adapter))
-    for replica in places.replicas:
-        names.update((model, (model, "")) for model in replica.models)
-    return names

@@ -45,6 +45,18 @@ def _replica(engine: EmulatedEngine | OpenAIEngine, families: dict[str, Adapters
     return Replica(id=engine.name, models=models, adapters=tuple(adapters), region=region, weight=weight)
 
 
+def catalog(replicas: Iterable[Replica]) -> dict[str, tuple[str, str]]:
+    """Every name a caller may ask for -> (model, adapter).  A model's own name beats an adapter's."""
+    names: dict[str, tuple[str, str]] = {}
+    models: dict[str, tuple[str, str]] = {}
+    for replica in replicas:
+        models.update((model, (model, "")) for model in replica.models)
+        for adapter in replica.adapters:
+            for model in replica.models[:1]:
+                names.setdefault(adapter, (model, adapter))
+    return names | models
+
+
 class Places:
     """The replicas, kept up to date by the gateway."""
 

@@ -1,13 +1,7 @@
-"""The socket side of the gateway: connections in, exchanges through the pipeline, answers out in order.
+"""The gateway on a TCP port: which request is an exchange, which is a page, and how serving begins and ends.
 
 Rules:
-- One exchange at a time on a connection; pipelined requests wait their turn, in a bounded queue (beyond it, reading stops).
-- A client that leaves cancels its exchange at once, wherever that is: in a window, waiting for the engine, in mid-stream.
-  An end-of-file from the client counts as leaving, as with nginx.
-- Back-pressure: when the client does not read, the sink's `write` waits, so the engine is not read either.
-- A stream is sent chunk by chunk, each in one write; a plain answer in one write with its length.
-- After a refusal of bytes that are still coming the connection lingers: it takes and drops them for a while, because closing
-  a socket with unread bytes resets it, and the client would never read why.
+- A request's head and body become a `Request`; what cannot be read goes through the pipeline all the same, as a refusal.
 - A client that does not read for `STALL_NS`, sends nothing for `IDLE_NS`, or takes over `REQUEST_NS` for a request is cut off.
 - `drain` stops listening, lets what runs finish within `drain_timeout`, and cancels the rest.
 
@@ -20,7 +14,6 @@ Deliberately absent: TLS (terminate it in front), several processes on one port,
 import asyncio
 import gc
 import signal
-from collections import deque
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import cast
@@ -31,33 +24,19 @@ from sits.core.fleet import Fleet
 from sits.core.request import Request
 from sits.core.timeline import Timeline
 from sits.core.units import SECOND
-from sits.gateway.exchange import Headers
+from sits.gateway.connection import Connection, HttpSink
 from sits.gateway.http import (
-    CONTINUE,
-    LAST_CHUNK,
-    Continue,
-    Event,
-    HttpReader,
     Incoming,
     ProtocolError,
-    chunk,
     error_answer,
-    head,
 )
 from sits.gateway.openai_api import PARSERS, Parsed, models_page
 from sits.gateway.pipeline import Gateway
 from sits.gateway.trace import Ids, continued
 
-PIPELINED_MAX = 16
-"""Complete requests waiting behind the one being answered on a connection; beyond this, reading stops."""
-
-WRITE_BUFFER_BYTES = 256 * 1024
-"""Bytes a client may be behind before its engine is held back."""
-
 IDLE_NS = 300 * SECOND
 REQUEST_NS = 120 * SECOND
 STALL_NS = 120 * SECOND
-LINGER_NS = 2 * SECOND
 SWEEP_NS = 5 * SECOND
 """How often silent, slow and stalled connections are looked for."""
 
@@ -66,198 +45,9 @@ BACKLOG = 4096
 GC_THRESHOLDS = (20_000, 20, 20)
 """Requests free what they take by reference counts; only closed connections are cycles, so collections can be rare.
 Python's 700 costs a fifth of the CPU of a plain request."""
+
 _JSON = b"application/json"
 _PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
-
-
-class HttpSink:
-    """The answer of one exchange on a connection."""
-
-    __slots__ = ("_connection", "_head", "_ids", "_parts", "_streaming", "chunked", "close")
-
-    def __init__(self, connection: "Connection", request_id: str, *, close: bool, chunked: bool) -> None:
-        self._connection = connection
-        name = request_id.encode()
-        self._ids: list[tuple[bytes, bytes]] = [(b"x-request-id", name), (b"x-sits-decision-id", name)]
-        self._head: tuple[int, bytes] = (0, b"")
-        self._parts: list[bytes] = []
-        self._streaming = False
-        self.close = close
-        self.chunked = chunked
-
-    def start(self, status: int, content_type: bytes, headers: Headers = ()) -> None:
-        """Prepare the head; it leaves with the first piece of the body."""
-        self._ids += headers
-        self._head = (status, content_type)
-        self._streaming = content_type.startswith(b"text/event-stream")
-        if self._streaming:
-            self.close = self.close or not self.chunked or self._connection.server.draining
-            self._parts.append(self._head_bytes(None))
-
-    async def write(self, data: bytes) -> None:
-        """Send a piece of a stream; keep a piece of a plain answer until its length is known."""
-        if not self._streaming:
-            self._parts.append(data)
-            return
-        piece = chunk(data) if self.chunked else data
-        if self._parts:
-            piece = self._parts.pop() + piece
-        connection = self._connection
-        connection.transport.write(piece)
-        if connection.paused is not None:
-            await connection.paused
-
-    async def finish(self) -> None:
-        """Send what ends the answer."""
-        connection = self._connection
-        if self._streaming:
-            if self.chunked:
-                self._parts.append(LAST_CHUNK)
-            connection.transport.write(b"".join(self._parts))
-        else:
-            self.close = self.close or connection.server.draining
-            body = b"".join(self._parts)
-            connection.transport.write(self._head_bytes(len(body)) + body)
-        if connection.paused is not None:
-            await connection.paused
-
-    def abort(self) -> None:
-        """Cut the connection: the length promised, or the last chunk, will be missing."""
-        self._connection.transport.abort()
-
-    def _head_bytes(self, length: int | None) -> bytes:
-        status, content_type = self._head
-        return head(
-            status, content_type, length=length, headers=self._ids, close=self.close, chunked=self.chunked
-        )
-
-
-class Connection(asyncio.Protocol):
-    """One client connection."""
-
-    def __init__(self, server: "Server") -> None:
-        self.server = server
-        config = server.fleet.gateway
-        self.reader = HttpReader(config.header_limit, config.body_limit)
-        self.transport: asyncio.Transport = cast("asyncio.Transport", None)
-        self.paused: asyncio.Future[None] | None = None
-        self.paused_ns = 0
-        self.since_ns = server.now_ns()
-        self._queue: deque[Event] = deque()
-        self.task: asyncio.Task[None] | None = None
-        self._reading = True
-
-    # -- what the loop tells us ----------------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client is here.  (The loops set TCP_NODELAY themselves; a test looks.)"""
-        self.transport = cast("asyncio.Transport", transport)
-        self.transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
-        self.server.connections.add(self)
-
-    def data_received(self, data: bytes) -> None:
-        """Bytes from the client."""
-        now_ns = self.server.now_ns()
-        if self.reader.idle:
-            self.since_ns = now_ns
-        events = self.reader.feed(data, now_ns)
-        if events:
-            self._queue += events
-            self._next()
-            if len(self._queue) > PIPELINED_MAX and self._reading:
-                self._reading = False
-                self.transport.pause_reading()
-
-    def eof_received(self) -> None:
-        """The client will send no more: it has left."""
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Gone: so is what it asked for."""
-        self.server.connections.discard(self)
-        self._queue.clear()
-        self.resume_writing()
-        self.cancel("client_left")
-
-    def pause_writing(self) -> None:
-        """The client is behind."""
-        if self.paused is None:
-            self.paused = self.server.loop.create_future()
-            self.paused_ns = self.server.now_ns()
-
-    def resume_writing(self) -> None:
-        """It has caught up."""
-        paused, self.paused = self.paused, None
-        if paused is not None and not paused.done():
-            paused.set_result(None)
-
-    def cancel(self, why: str) -> None:
-        """Cancel the running exchange, if any."""
-        if self.task is not None:
-            self.task.cancel(why)
-
-    def linger(self) -> None:
-        """Say that no more will come, take what still comes for a while, then close."""
-        if not self.transport.is_closing():
-            self.transport.write_eof()
-            self.server.loop.call_later(LINGER_NS / SECOND, self.transport.close)
-
-    # -- one request after the other -----------------------------------------------------------------------------
-
-    def _next(self) -> None:
-        while self._queue and self.task is None and not self.transport.is_closing():
-            event = self._queue.popleft()
-            if isinstance(event, Incoming):
-                self._serve(event, None)
-            elif isinstance(event, Continue):
-                self.transport.write(CONTINUE)
-            elif event.request is not None:
-                event.request.keep_alive = False
-                self._serve(event.request, event.error)
-            else:
-                self.server.bad_requests += 1
-                self.transport.write(error_answer(event.error, close=True))
-                self.linger()
-        if not self._reading and len(self._queue) <= PIPELINED_MAX and not self.transport.is_closing():
-            self._reading = True
-            self.transport.resume_reading()
-
-    def _serve(self, incoming: Incoming, problem: SitsError | None) -> None:
-        path = incoming.path
-        if path in PARSERS and incoming.method == b"POST":
-            work = self.server.exchange(self, incoming, path, problem)
-            self.task = self.server.loop.create_task(work)
-            self.task.add_done_callback(self._done)
-            return
-        close = not incoming.keep_alive or self.server.draining
-        try:
-            if problem is not None:
-                raise problem
-            status, content_type, body = self.server.page(incoming, path)
-        except SitsError as error:
-            allow = [(b"allow", _allowed(path))] if error.status == 405 else []
-            answer = error_answer(error, close=close, headers=allow)
-            if incoming.method == b"HEAD":
-                answer = answer[: answer.index(b"\r\n\r\n") + 4]
-        else:
-            answer = head(status, content_type, length=len(body), close=close)
-            if incoming.method != b"HEAD":
-                answer += body
-        self.transport.write(answer)
-        if close:
-            self.transport.close()
-
-    def _done(self, task: "asyncio.Task[None]") -> None:
-        self.task = None
-        self.since_ns = self.server.now_ns()
-        if task.cancelled():
-            self.transport.abort()
-        elif task.exception() is not None:
-            self.transport.abort()
-            self.server.loop.call_exception_handler(
-                {"message": "bug in the server", "exception": task.exception()}
-            )
-        elif not self.transport.is_closing():
-            self._next()
 
 
 class Server:
@@ -444,10 +234,6 @@ class Server:
                     connection.transport.write(error_answer(late, close=True))
                 connection.transport.close()
         self._sweeper = self.loop.call_later(SWEEP_NS / SECOND, self._sweep)
-
-
-def _allowed(path: bytes) -> bytes:
-    return b"POST" if path in PARSERS else b"GET, HEAD"
 
 
 def _address(listen: str) -> tuple[str, int]:
