@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -79,9 +80,9 @@ def best(run, rounds=5):
 
 
 def start_up(cache):
-    here = os.path.abspath(__file__)
-    code = START.replace("benchmarks_bench_sim", os.path.basename(here).removesuffix(".py"))
-    env = {**os.environ, "PYTHONPATH": os.path.dirname(here)} | ({"NUMBA_CACHE_DIR": cache} if cache else {})
+    here = Path(__file__).resolve()
+    code = START.replace("benchmarks_bench_sim", here.stem)
+    env = {**os.environ, "PYTHONPATH": str(here.parent)} | ({"NUMBA_CACHE_DIR": cache} if cache else {})
     return subprocess.run(
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -97,8 +98,13 @@ def compiled_loop():
         )
 
 
-def virtual_loop(count, per_second, interval):
+def outputs_of(count):
+    return int(workload(count, 1)[2].sum())
+
+
+def virtual_loop(count, per_second, interval, output_max=10_000):
     arrivals, prompts, outputs = workload(count, per_second)
+    outputs = np.minimum(outputs, output_max)
 
     def run():
         steps = []
@@ -129,17 +135,18 @@ def virtual_loop(count, per_second, interval):
 
 
 def engine_on_the_virtual_loop():
-    # Two loads with the same requests: their steps differ, so cost a step and a request can be told apart.
+    # Answers of one token give the cost of a request with its one or two steps; long ones the cost of a step.
     count = 3_000
-    slow, slow_steps = virtual_loop(count, 1, 0)
-    fast, fast_steps = virtual_loop(count, 6, 0)
-    step = (slow - fast) / (slow_steps - fast_steps)
+    short, short_steps = virtual_loop(count, 1, 0, output_max=1)
+    long, long_steps = virtual_loop(count, 1, 0)
     print(
-        f"virtual loop, {count:,} requests: {slow:.2f} CPU-s for {slow_steps:,} steps at 1/s, {fast:.2f} for "
-        f"{fast_steps:,} at 6/s: {step * 1e6:.1f} us a step, {(slow - step * slow_steps) / count * 1e6:.0f} us a request"
+        f"virtual loop, {count:,} requests at 1/s: {short / count * 1e6:.0f} us a request of one token with its "
+        f"{short_steps / count:.1f} steps; {(long - short) / (long_steps - short_steps) * 1e6:.1f} us a further step"
     )
     every, steps = virtual_loop(count, 6, 1)
-    print(f"the same at 6/s with a chunk for every token: {every:.2f} CPU-s, {steps:,} steps")
+    print(
+        f"at 6/s with a chunk for every token: {every:.2f} CPU-s, {steps:,} steps, {outputs_of(count):,} tokens"
+    )
 
 
 def timers():

@@ -250,9 +250,7 @@ def test_requests_that_arrive_together_start_in_order_of_arrival(spec, lengths):
 def test_the_front_end_formula_is_the_recursion(spec, trace):
     arrivals, prompts, _, _ = columns(trace)
     free_ns = -(10**18)
-    for arrival, prompt, queued in zip(
-        arrivals, prompts, front_end_ns(spec, arrivals, prompts), strict=True
-    ):
+    for arrival, prompt, queued in zip(arrivals, prompts, front_end_ns(spec, arrivals, prompts), strict=True):
         cost = spec.front.api_us + spec.front.tokenize_us_per_token * prompt
         free_ns = max(free_ns, int(arrival)) + int(cost * 1000 + 0.5)
         assert queued == free_ns + int(spec.front.enqueue_us * 1000 + 0.5)
@@ -273,7 +271,9 @@ def test_noise_has_mean_one_and_the_stated_spread(seed, cv):
 def test_the_drawn_engines_reach_every_mechanism():
     """The laws above would say nothing about a mechanism that never happens: count them on a fixed sweep."""
     rng = stream_generator(7, "sweep")
-    seen = dict.fromkeys(("preempted", "denied", "recomputed_tokens", "adapter_loads", "alone", "passed_over"), 0)
+    seen = dict.fromkeys(
+        ("preempted", "denied", "recomputed_tokens", "adapter_loads", "alone", "passed_over"), 0
+    )
     for number in range(60):
         chunked = number % 3 != 0
         spec = small_spec(

@@ -23,7 +23,7 @@ class Settings(NamedTuple):
     dense: Floats
     head: Floats
     links: Floats
-    costs: Floats
+    host: Floats
 
 
 def settings(spec: EngineSpec) -> Settings:

@@ -4,6 +4,9 @@ What it knows: each worker is busy until some time; new work goes to the worker 
 `max(now, free) + work` later.  That recursion is the G/G/k queue with FIFO order (Kiefer and Wolfowitz 1955),
 exact and without an event per job.  Work is conserved: a worker idles only when no work is waiting.
 
+Work whose times are known in advance comes as a `Flow`: jobs of one size at ascending times.  It is taken up
+in the order of time whenever somebody looks, so a flow may be cut short as long as its time has not come.
+
 Deliberately absent: time slicing, priorities and preemption.  A gateway process is an event loop, and an
 event loop finishes a callback before it starts the next.
 """
@@ -13,6 +16,21 @@ import heapq
 
 from sits.core.errors import ConfigError
 from sits.core.ports import World
+
+
+class Flow:
+    """Jobs of `ns` each at the ascending times `at_ns`; `cut` drops those that have not begun by then."""
+
+    __slots__ = ("at_ns", "next", "ns")
+
+    def __init__(self, at_ns: list[int], ns: int) -> None:
+        self.at_ns = at_ns
+        self.ns = ns
+        self.next = 0
+
+    def cut(self, keep: int) -> None:
+        """Keep the first `keep` jobs only."""
+        del self.at_ns[keep:]
 
 
 class VirtualCpu:
@@ -28,18 +46,45 @@ class VirtualCpu:
         self._start_ns = world.now_ns()
         self._free_ns = [self._start_ns] * workers
         self._work_ns = 0
+        self._flows: list[tuple[int, int, Flow]] = []
+        self._flow_count = 0
+
+    def flow(self, flow: Flow) -> None:
+        """Take up the jobs of `flow` at their times."""
+        if flow.at_ns:
+            self._flow_count += 1
+            heapq.heappush(self._flows, (flow.at_ns[0], self._flow_count, flow))
+
+    def _catch_up(self, now_ns: int) -> None:
+        """Take up all jobs of flows up to now, in the order of time."""
+        flows = self._flows
+        while flows and flows[0][0] <= now_ns:
+            at_ns, number, flow = flows[0]
+            if flow.next < len(flow.at_ns):
+                self._add(at_ns, flow.ns)
+                flow.next += 1
+            if flow.next < len(flow.at_ns):
+                heapq.heapreplace(flows, (flow.at_ns[flow.next], number, flow))
+            else:
+                heapq.heappop(flows)
+
+    def _add(self, at_ns: int, ns: int) -> int:
+        free_ns = self._free_ns
+        done_ns = max(at_ns, free_ns[0]) + ns
+        if self.workers == 1:
+            free_ns[0] = done_ns
+        else:
+            heapq.heapreplace(free_ns, done_ns)
+        self._work_ns += ns
+        return done_ns
 
     def charge(self, ns: int) -> int:
         """Add `ns` of work without waiting; returns the time it will be done, ns."""
         if ns < 0:
             raise ValueError(f"work is zero or more ns, not {ns}")
-        done_ns = max(self.world.now_ns(), self._free_ns[0]) + ns
-        if self.workers == 1:
-            self._free_ns[0] = done_ns
-        else:
-            heapq.heapreplace(self._free_ns, done_ns)
-        self._work_ns += ns
-        return done_ns
+        now_ns = self.world.now_ns()
+        self._catch_up(now_ns)
+        return self._add(now_ns, ns)
 
     async def spend(self, ns: int) -> None:
         """Wait until the least-loaded worker has done what it has and then `ns` of this."""
@@ -49,11 +94,14 @@ class VirtualCpu:
 
     def backlog_ns(self) -> int:
         """How long new work would wait before a worker takes it, ns."""
-        return max(0, self._free_ns[0] - self.world.now_ns())
+        now_ns = self.world.now_ns()
+        self._catch_up(now_ns)
+        return max(0, self._free_ns[0] - now_ns)
 
     def busy_ns(self) -> int:
         """Worker time spent so far, ns: all work charged, less what lies in the future."""
         now_ns = self.world.now_ns()
+        self._catch_up(now_ns)
         return self._work_ns - sum(max(0, free - now_ns) for free in self._free_ns)
 
     def busy_share(self) -> float:
