@@ -96,6 +96,7 @@ def emulation(fleet: tree.Fleet, engine: tree.EmulatedEngine, faults: Mapping[st
         max_num_batched_tokens=scheduler.max_num_batched_tokens,
         long_prefill_token_threshold=scheduler.long_prefill_token_threshold,
         chunked_prefill=scheduler.enable_chunked_prefill,
+        reserve_full_isl=scheduler.scheduler_reserve_full_isl,
         graph_seqs_max=scheduler.cudagraph_capture_max,
         lora_slots=engine.lora.max_loras if rank else 0,
         adapter_bytes=lora_bytes(model, rank, tp) if rank else 0,

@@ -28,7 +28,7 @@ from sits.core.timeline import Timeline
 from sits.gateway.exchange import Headers
 from sits.gateway.pipeline import Gateway
 from sits.predict.transfer import Dips
-from sits.sim.cpu import VirtualCpu
+from sits.sim.cpu import Flow, VirtualCpu
 from sits.sim.loop import VirtualWorld, run_virtual
 from sits.telemetry.recorder import Recorder
 from sits.telemetry.rowlog import SignalLog, StepLog
@@ -114,6 +114,7 @@ async def _run(
             lengths=lambda request: outputs[row_of(request)],
             faults=node_dips(variant.faults),
             on_tokens=lambda tokens: cpu.charge(tokens * chunk_ns),
+            on_flow=lambda ends_ns, tokens: cpu.flow(Flow(ends_ns, tokens * chunk_ns)),
             on_step=steps.append if full else None,
             stream_interval=0,
             noise=True,

@@ -117,7 +117,9 @@ def draw(plan: WorkloadPlan, world: World, *, model: str, adapters: tuple[str, .
     prompt = lengths_named(plan.prompt).draw(world.rng("workload.prompts"), n)
     if plan.long_share:
         rng = world.rng("workload.long_prompts")
-        prompt = np.where(rng.random(n) < plan.long_share, lengths_named(plan.long_prompt).draw(rng, n), prompt)
+        prompt = np.where(
+            rng.random(n) < plan.long_share, lengths_named(plan.long_prompt).draw(rng, n), prompt
+        )
     answer = lengths_named(plan.answer).draw(world.rng("workload.answers"), n)
     return Workload(
         name="drawn",

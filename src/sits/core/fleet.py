@@ -159,6 +159,7 @@ class Scheduler(_Section, frozen=True, kw_only=True):
     max_num_batched_tokens: int = 2048
     long_prefill_token_threshold: int = 0
     enable_chunked_prefill: bool = True
+    scheduler_reserve_full_isl: bool = True
     block_size: int = 16
     cudagraph_capture_max: int = 256
 

@@ -13,6 +13,7 @@ Deliberately absent: language.  Bytes are rendered only for callers that sent so
 """
 
 import asyncio
+from bisect import bisect_left
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from sits.core.ports import World
 from sits.core.request import Chunk, Request, Usage
 from sits.core.timeline import Timeline
 from sits.engine.emulated_text import EVENTS, JSON, Answer
+from sits.sim.cpu import Flow
 from sits.sim.model import EngineModel, StepResult
 from sits.sim.spec import EngineSpec
 
@@ -98,6 +100,9 @@ class EmulatedEngine:
         lengths: true output length of a request, tokens; capped by the request's own limit.
         on_step: called at the end of every step.
         on_tokens: called at the end of every step with the tokens it generated.
+        on_flow: called with the ends (ns) of a stretch of uneventful steps and the tokens each of them generates;
+            returns the Flow that is cut when the stretch is.  Used when nobody asks for single steps (no
+            `on_step`, `stream_interval` 0); then `on_tokens` hears of the other steps only.
         stream_interval: tokens between chunks of a streamed answer; 0 = only the first and the last chunk.
         models: model and adapter names it answers to; empty = any.
         render: render bytes even for requests without a body.
@@ -114,6 +119,7 @@ class EmulatedEngine:
         *,
         on_step: Callable[[StepRow], None] | None = None,
         on_tokens: Callable[[int], None] | None = None,
+        on_flow: Callable[[list[int], int], Flow] | None = None,
         stream_interval: int = 1,
         models: tuple[str, ...] = (),
         render: bool = False,
@@ -125,6 +131,7 @@ class EmulatedEngine:
         self._lengths = lengths
         self._on_step = on_step
         self._on_tokens = on_tokens
+        self._on_flow = on_flow if on_step is None and stream_interval == 0 else None
         self._interval = stream_interval
         self._models = models
         self._render = render
@@ -137,6 +144,8 @@ class EmulatedEngine:
         self._timer: asyncio.TimerHandle | None = None
         self._due_ns = 0
         self._result: StepResult[_Work] | None = None
+        self._coast_ns: list[int] = []
+        self._flow: Flow | None = None
         self._closed = False
 
     @property
@@ -204,6 +213,8 @@ class EmulatedEngine:
         work.queued_ns = work.tokenized_ns + int(front.enqueue_us * 1000.0 + 0.5)
         self._works[work] = None
         self._arriving.append(work)
+        if self._coast_ns:
+            self._cut(work.queued_ns)
         if self._timer is None:
             self._at(work.queued_ns)
         return work
@@ -228,6 +239,7 @@ class EmulatedEngine:
     def _tick(self) -> None:
         """End the step that is due, and start the next one where it ended."""
         self._timer = None
+        self._coast_ns = []
         try:
             result, self._result = self._result, None
             if result is not None:
@@ -245,11 +257,38 @@ class EmulatedEngine:
             timeline.mark(TOKENIZED, work.tokenized_ns)
             timeline.mark(QUEUED, work.queued_ns)
             self._model.add(work, work.prompt, work.output, work.request.adapter)
+        if self._on_flow is not None and self._coast(now_ns, self._on_flow):
+            return
         self._result = self._model.step(now_ns, self._interval > 0)
         if self._result is not None:
             self._at(now_ns + self._result.duration_ns)
         elif arriving:
             self._at(arriving[0].queued_ns)
+
+    def _coast(self, now_ns: int, on_flow: Callable[[list[int], int], Flow]) -> bool:
+        """Let a stretch of uneventful steps pass in one go, up to the next arrival; False when there is none."""
+        self._coast_ns = self._model.coast(now_ns)
+        if not self._coast_ns:
+            return False
+        self._flow = on_flow(self._coast_ns, self._model.running)
+        if self._arriving:
+            self._cut(self._arriving[0].queued_ns)
+        else:
+            self._at(self._coast_ns[-1])
+        return True
+
+    def _cut(self, at_ns: int) -> None:
+        """End the stretch with the step that runs at `at_ns`; what it ran beyond never happened."""
+        ends_ns = self._coast_ns
+        keep = bisect_left(ends_ns, at_ns) + 1
+        if keep < len(ends_ns):
+            self._model.rewind(len(ends_ns) - keep)
+            if self._flow is not None:
+                self._flow.cut(keep)
+            del ends_ns[keep:]
+        if self._timer is not None:
+            self._timer.cancel()
+        self._at(ends_ns[-1])
 
     def _finish_step(self, result: StepResult[_Work]) -> None:
         for work in result.started:

@@ -40,6 +40,7 @@ def settings(spec: EngineSpec) -> Settings:
     whole[kernel.ADAPTER_BYTES] = spec.adapter_bytes
     whole[kernel.ADAPTER_COPIES] = spec.adapter_copies
     whole[kernel.DIPS_BUSY_MIN] = spec.dips_busy_min
+    whole[kernel.RESERVE_FULL] = spec.reserve_full_isl
     packed = pack(spec.step)
     return Settings(
         whole,

@@ -49,11 +49,12 @@ class VirtualCpu:
         self._flows: list[tuple[int, int, Flow]] = []
         self._flow_count = 0
 
-    def flow(self, flow: Flow) -> None:
-        """Take up the jobs of `flow` at their times."""
+    def flow(self, flow: Flow) -> Flow:
+        """Take up the jobs of `flow` at their times; returns it, to be cut."""
         if flow.at_ns:
             self._flow_count += 1
             heapq.heappush(self._flows, (flow.at_ns[0], self._flow_count, flow))
+        return flow
 
     def _catch_up(self, now_ns: int) -> None:
         """Take up all jobs of flows up to now, in the order of time."""

@@ -5,7 +5,8 @@ What a step does, in this order:
    gets no blocks preempts the youngest running request: its blocks are freed, its KV is forgotten, and it
    goes to the head of the waiting queue; it may have to preempt itself.
 2. If nothing was preempted, waiting requests are admitted first come first served while tokens, seats
-   (`max_num_seqs`) and blocks last.  A request whose adapter finds no slot is passed over, not waited for.
+   (`max_num_seqs`) and blocks last: blocks for the whole prompt with `RESERVE_FULL` (vLLM's default since
+   `scheduler_reserve_full_isl` exists), for its first chunk without.  A request whose adapter finds no slot is passed over, not waited for.
    An adapter that is not in a slot evicts the least recently used one that no running request needs.
 3. The step takes its preparation chain, its copies and its device time; the whole batch waits for them.
 4. Every request with KV for all its tokens emits one token; a finished one frees its blocks.
@@ -88,8 +89,9 @@ SLOT_CELLS = 3
     ADAPTER_BYTES,
     ADAPTER_COPIES,
     DIPS_BUSY_MIN,
-) = range(11)
-WHOLE_COUNT = 11
+    RESERVE_FULL,
+) = range(12)
+WHOLE_COUNT = 12
 
 # links[rank, cell]: bandwidth in bytes/s, and its dips (period 0 = none)
 BANDWIDTH, DEPTH, WIDTH_NS, PERIOD_NS, PHASE_NS = range(5)
@@ -381,7 +383,10 @@ def _admit_waiting(
                 break
             take = budget
         missing = _missing_blocks(rows, whole, r, take)
-        if missing > tally[FREE]:
+        needed = missing
+        if whole[RESERVE_FULL]:
+            needed = _missing_blocks(rows, whole, r, rows[r, TOTAL] - rows[r, COMPUTED])
+        if needed > tally[FREE]:
             result[DENIED] = 1
             break
         _admit(now_ns, rows, running, tally, slots, whole, result, ids, r, take, missing, slot)
@@ -705,3 +710,80 @@ def simulate(
         finished += int(result[FINISHED_COUNT])
         steps += 1
     return steps, now_ns
+
+
+@_entry
+def coast(
+    now_ns: int,
+    first_step: int,
+    noise_ring: Floats,
+    ends_ns: Ints,
+    rows: Ints,
+    running: Ints,
+    tally: Ints,
+    slots: Ints,
+    whole: Ints,
+    figures: Floats,
+    dense: Floats,
+    head: Floats,
+    links: Floats,
+    costs: Floats,
+    result: Ints,
+    ids: Ints,
+) -> int:
+    """Run steps in which nothing happens but one token for everybody; returns how many, their ends in `ends_ns`.
+
+    Such a step has an empty waiting queue, only decodes, blocks for all of them, and finishes nobody.  At most
+    `len(ends_ns)` are run.  `rewind` takes the last of them back.
+    """
+    count = tally[RUNNING_COUNT]
+    left = ends_ns.shape[0]
+    if tally[HEAD] >= 0 or count == 0 or count > whole[TOKENS_MAX]:
+        return 0
+    for i in range(count):
+        r = running[i]
+        if rows[r, GENERATED] == 0 or rows[r, TOTAL] - rows[r, COMPUTED] != 1:
+            return 0
+        left = min(left, rows[r, OUTPUT] - rows[r, GENERATED] - 1)
+    done = 0
+    while done < left:
+        missing = 0
+        for i in range(count):
+            missing += _missing_blocks(rows, whole, running[i], 1)
+        if missing > tally[FREE]:
+            break
+        factor = noise_ring[(first_step + done) % noise_ring.shape[0]]
+        step(
+            now_ns,
+            factor,
+            rows,
+            running,
+            tally,
+            slots,
+            whole,
+            figures,
+            dense,
+            head,
+            links,
+            costs,
+            result,
+            ids,
+        )
+        now_ns += int(result[DURATION_NS])
+        ends_ns[done] = now_ns
+        done += 1
+    return done
+
+
+@_entry
+def rewind(steps: int, rows: Ints, running: Ints, tally: Ints, whole: Ints) -> None:
+    """Take back the last `steps` steps of a `coast`: every running request gives back a token a step."""
+    for i in range(tally[RUNNING_COUNT]):
+        r = running[i]
+        rows[r, COMPUTED] -= steps
+        rows[r, TOTAL] -= steps
+        rows[r, GENERATED] -= steps
+        kept = -(-rows[r, COMPUTED] // whole[BLOCK_SIZE])
+        tally[FREE] += rows[r, BLOCKS] - kept
+        rows[r, BLOCKS] = kept
+    tally[STEP_COUNT] -= steps

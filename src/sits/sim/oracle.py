@@ -218,7 +218,8 @@ class _Step:
                 if not self.spec.chunked_prefill:
                     return
                 tokens = self.budget
-            if self.blocks_for(request, tokens) > self.model.free:
+            asked = request.without_kv if self.spec.reserve_full_isl else tokens
+            if self.blocks_for(request, asked) > self.model.free:
                 self.denied = 1
                 return
             self.admit(request, tokens)

@@ -49,6 +49,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
         max_num_seqs, max_num_batched_tokens: seats, and tokens a step may schedule.
         long_prefill_token_threshold: most tokens one request may take in a step; 0 = no limit.
         chunked_prefill: False = a prompt is scheduled whole; one larger than the budget gets a step alone.
+        reserve_full_isl: admit a request only when blocks for its whole prompt are free (vLLM's default).
         graph_seqs_max: largest captured decode batch; a step with prefill or more sequences runs eager.
         lora_slots: adapters the device holds at a time; 0 = adapters are refused.
         adapter_bytes, adapter_copies: what each rank copies to load one adapter, and in how many copies.
@@ -68,6 +69,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int = 2048
     long_prefill_token_threshold: int = 0
     chunked_prefill: bool = True
+    reserve_full_isl: bool = True
     graph_seqs_max: int = 256
     lora_slots: int = 0
     adapter_bytes: int = 0
