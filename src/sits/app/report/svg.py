@@ -140,13 +140,21 @@ def _upright(scale: Scale, value: float, kind: str, height: int, bleed: int) -> 
 
 
 def axis(
-    scale: Scale, *, unit: str = "ms", marked: Sequence[tuple[float, str]] = (), height: int = 18
+    scale: Scale,
+    *,
+    unit: str = "ms",
+    marked: Sequence[tuple[float, str]] = (),
+    about: int = 5,
+    height: int = 18,
 ) -> str:
-    """The row of tick labels over or under the lanes; `marked` values are written out, ticks near them are not."""
+    """The row of tick labels over or under the lanes; `marked` values are written out, ticks near them are not.
+
+    With `about` = 0 only the zero is labelled: for an axis too narrow for more.
+    """
     taken = [_label_span(scale.share(value)) for value, _ in marked]
     labels = [
         (tick, f"{numbers.number(tick)} {unit}" if tick == 0 else numbers.number(tick), "")
-        for tick in scale.ticks()
+        for tick in (scale.ticks(about) if about else (0.0,))
         if not any(low < scale.share(tick) < high for low, high in taken)
     ]
     marks = []

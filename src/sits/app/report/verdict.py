@@ -51,7 +51,8 @@ def verdict(report: Report) -> Verdict:
         metric=METRICS.get(report.objective_metric, report.objective_metric),
         figures=tuple(_figure(kind, side, scale, report) for kind, side in sides),
         axis=svg.axis(
-            svg.Scale(scale.low, scale.high),
+            scale,
+            about=0,
             marked=[(report.objective_ms, f"{numbers.number(report.objective_ms)} ms objective")],
         ),
         state=judged,
