@@ -3,7 +3,14 @@ import pytest
 
 from diagnose_tables import dice
 from sits.core.errors import CallerError
-from sits.diagnose.compare import ablation_rows, difference, draw_quantile, draw_seeds, pooled_quantile
+from sits.diagnose.compare import (
+    ablation_rows,
+    difference,
+    draw_paired,
+    draw_quantile,
+    draw_seeds,
+    pooled_quantile,
+)
 
 
 def rng(seed=3):
@@ -68,10 +75,31 @@ def test_ablation_rows_say_what_each_fix_saves_and_what_leaving_it_out_costs():
     none, window, budget, everything = rows
     assert none.saved is None
     assert window.title == "no window"
-    assert window.saved.low < 50.0 < window.saved.high
+    assert (window.saved.low, window.saved.high) == pytest.approx((50.0, 50.0))  # every request gained it
     assert window.without is None
     assert budget.needed.value == pytest.approx(everything.p99.value)
     assert everything.saved.value == pytest.approx(0.75 * none.p99.value)
+
+
+def test_pairing_by_request_is_tighter_than_by_seed_and_covers_the_same_gain():
+    bad = runs(400.0, n=400)
+    good = [x * 0.9 for x in bad]
+    (_, paired, _) = ablation_rows(bad, {"f": good}, good, {}, rng())
+    short = [x[:-1] for x in good]  # one request without an answer: rows no longer match
+    (_, loose, _) = ablation_rows(bad, {"f": short}, good, {}, rng())
+    assert paired.saved.low > 0.0
+    assert loose.saved.high - loose.saved.low > 2 * (paired.saved.high - paired.saved.low)
+    assert loose.saved.low < paired.saved.value < loose.saved.high
+
+
+def test_paired_draws_have_the_spread_of_plain_resampling():
+    samples = runs(n=200, seeds=6)
+    counts = draw_seeds(6, rng(), 3000)
+    assert draw_paired({"a": samples}, counts, rng(5))["a"].draws.std() == pytest.approx(
+        draw_quantile(samples, counts, rng(6)).draws.std(), rel=0.1
+    )
+    with pytest.raises(CallerError, match="'b' has"):
+        draw_paired({"a": samples, "b": [x[1:] for x in samples]}, counts, rng())
 
 
 def test_same_generator_same_rows():

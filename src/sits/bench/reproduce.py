@@ -4,7 +4,7 @@ The plan: over the scenario's seeds, run the configuration as it is, with each f
 with all fixes but one.  A seed draws one workload, and every configuration meets that same workload (paired
 seeds).  The runs of the configuration as it is are recorded in full and diagnosed together; the others give
 their latencies.  P99 is that of all requests of all seeds pooled, its interval from a two-stage bootstrap over
-seeds and requests (`diagnose.compare`).
+seeds and requests (`diagnose.compare`), and differences are paired by request.
 
 Rules: same scenario, seed and repetitions give the same Report, whatever the number of processes.  What a
 Finding proposes is what the scenario's fixes for it change; a fix that does not help stays in the table.
@@ -324,7 +324,7 @@ def _notes(plan: Plan, count: int) -> tuple[Note, ...]:
         Note(
             "Intervals",
             "95 %, from a two-stage bootstrap over repetitions and over requests within them; every configuration "
-            "meets the same workloads, so differences are paired.",
+            "meets the same requests, so differences are paired request by request.",
         ),
         Note(
             "What pretends",

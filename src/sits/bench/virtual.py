@@ -186,10 +186,11 @@ def _account(gateway: Gateway) -> Account:
 
 
 def ttft_ms(columns: Columns) -> np.ndarray:
-    """TTFT of the requests that got a first token, ms."""
-    first = columns["first_token"]
+    """TTFT of the requests that got a first token, ms, in the order of arrival (so that runs can be paired)."""
+    order = np.argsort(columns["id"])
+    first, arrived = columns["first_token"][order], columns["api_recv"][order]
     seen = first > 0
-    return (first[seen] - columns["api_recv"][seen]) / 1e6
+    return (first[seen] - arrived[seen]) / 1e6
 
 
 __all__ = ["RunColumns", "StepRow", "node_dips", "run_fleet", "ttft_ms"]

@@ -10,6 +10,11 @@ Stage 2 needs no resampling: the r-th smallest of N draws from a distribution F 
 + 1 - r) (order statistics of uniforms), so one beta number and a binary search in the pooled sorted values
 stand for N draws, exactly.
 
+*Paired requests.*  When every sample set has the same requests in the same rows (`ablation_rows` over runs of one
+workload), stage 2 draws one weight for each request, Poisson with the times its seed was drawn, and uses it in
+every configuration (the Poisson bootstrap, Chamandy et al. 2012).  What moves both quantiles then cancels
+out of their difference, which is what a paired comparison is for.
+
 A quantile is the `ceil(q N)`-th smallest value.  Differences are `a - b` of the quantiles of the same draw.
 
 Deliberately absent: p-values.  An interval that excludes zero says it with its size.
@@ -98,6 +103,55 @@ def draw_quantile(samples: Samples, counts: Ints, rng: np.random.Generator, q: f
     return Drawn(quantile(ranked, q), ranked[_first_reaching(below, counts, target)])
 
 
+def draw_paired(
+    sets: Mapping[str, Samples], counts: Ints, rng: np.random.Generator, q: float = 0.99
+) -> dict[str, Drawn]:
+    """`draw_quantile` of several sample sets whose rows are the same requests, with one set of weights for all.
+
+    Raises:
+        CallerError: as `draw_quantile`, or sets that do not have the same number of requests for every seed.
+
+    """
+    pooled = {name: np.concatenate(_checked(samples)) for name, samples in sets.items()}
+    sizes = {name: [len(array) for array in samples] for name, samples in sets.items()}
+    first = next(iter(sizes.values()))
+    for name, size in sizes.items():
+        if size != first:
+            raise CallerError(
+                f"{name!r} has {size} requests a seed, the first set {first}",
+                field="sets",
+                value=name,
+                hint="paired requests are the same rows in every configuration",
+            )
+    owner = np.repeat(np.arange(len(first)), first)
+    orders = {name: np.argsort(-values, kind="stable") for name, values in pooled.items()}
+    found = {name: np.empty(len(counts)) for name in sets}
+    for at in range(0, len(counts), _BLOCK_DRAWS):
+        weights = rng.poisson(counts[at : at + _BLOCK_DRAWS, owner]).astype(np.int32)
+        total = weights.sum(axis=1)
+        above = total - np.maximum(1, np.ceil(q * total - 1e-9)).astype(np.int64)
+        for name, order in orders.items():
+            found[name][at : at + _BLOCK_DRAWS] = pooled[name][order][_first_past(weights, order, above)]
+    return {name: Drawn(quantile(np.sort(pooled[name]), q), drawn) for name, drawn in found.items()}
+
+
+_BLOCK_DRAWS = 100
+"""Draws weighed at a time: bounds the memory to a few tens of megabytes."""
+
+
+def _first_past(weights: np.ndarray, order: Ints, above: Ints) -> Ints:
+    """For each draw the first place, from the largest value down, at which more than `above` weight has come.
+
+    Only the top of the order decides a high quantile, so the top is looked at first and the rest when it was not enough.
+    """
+    depth = min(len(order), max(64, 4 * int(above.max())))
+    while True:
+        passed = np.cumsum(weights[:, order[:depth]], axis=1) > above[:, None]
+        if depth == len(order) or bool(passed[:, -1].all()):
+            return passed.argmax(axis=1)
+        depth = min(len(order), 4 * depth)
+
+
 def _first_reaching(below: Ints, counts: Ints, target: Floats) -> Ints:
     """For each draw the first position whose weighted count reaches `target`, by bisection over all draws."""
     low = np.zeros(len(counts), dtype=np.int64)
@@ -179,7 +233,7 @@ def ablation_rows(
     """The rows of an ablation: `none` (bad), each fix of `alone` in the order given, `all`.
 
     `saved` = P99(bad) - P99(this row); `needed` = P99(all but this fix) - P99(all): what leaving it out costs.
-    All rows share the drawn seeds.  `titles` names fixes for readers; a fix without one is shown by its id.
+    All rows share the drawn seeds, and the drawn requests where all have the same.  `titles` names fixes for readers; a fix without one is shown by its id.
 
     Raises:
         CallerError: as `draw_quantile`, or `without` names a fix that `alone` does not.
@@ -194,10 +248,13 @@ def ablation_rows(
         )
     names = titles or {}
     counts = draw_seeds(len(bad), rng, draws)
-    before = draw_quantile(bad, counts, rng, q)
-    singles = {fix: draw_quantile(samples, counts, rng, q) for fix, samples in alone.items()}
-    after = draw_quantile(all_samples, counts, rng, q)
-    lacking = {fix: draw_quantile(samples, counts, rng, q) for fix, samples in without.items()}
+    sets = {("none", ""): bad, ("all", ""): all_samples}
+    sets |= {("alone", fix): samples for fix, samples in alone.items()}
+    sets |= {("without", fix): samples for fix, samples in without.items()}
+    drawn_sets = _draw_all(sets, counts, rng, q)
+    before, after = drawn_sets["none", ""], drawn_sets["all", ""]
+    singles = {fix: drawn_sets["alone", fix] for fix in alone}
+    lacking = {fix: drawn_sets["without", fix] for fix in without}
     rows = [Ablation("none", names.get("none", "as it was"), interval(before.value, before.draws))]
     for fix, drawn in singles.items():
         left_out = lacking.get(fix)
@@ -220,3 +277,14 @@ def ablation_rows(
         )
     )
     return tuple(rows)
+
+
+def _draw_all(
+    sets: Mapping[tuple[str, str], Samples], counts: Ints, rng: np.random.Generator, q: float
+) -> dict[tuple[str, str], Drawn]:
+    """Paired by request where every set has the same rows; by seed alone where requests are missing in some."""
+    shapes = {tuple(len(array) for array in samples) for samples in sets.values()}
+    if len(shapes) > 1:
+        return {key: draw_quantile(samples, counts, rng, q) for key, samples in sets.items()}
+    named = draw_paired({"/".join(key): samples for key, samples in sets.items()}, counts, rng, q)
+    return {key: named["/".join(key)] for key in sets}

@@ -17,6 +17,8 @@ Deliberately absent: mixture of experts, pipeline parallelism, quantised weights
 says so when the declared weights are much smaller than the shape), speculative decoding.
 """
 
+from functools import lru_cache
+
 from sits.core.errors import ConfigError
 from sits.core.fleet import Model
 from sits.predict.gpu import (
@@ -35,6 +37,7 @@ KERNELS = 9
 LAUNCH_US = 5.0
 
 
+@lru_cache(maxsize=256)
 def derive_steptime(model: Model, gpu: str, tp: int) -> StepTime:
     """The step-time figures of `model` on `tp` GPUs of type `gpu` in one node.
 
