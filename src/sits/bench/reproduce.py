@@ -73,6 +73,7 @@ def reproduce(
     *,
     seed: int | None = None,
     repetitions: int | None = None,
+    requests: int | None = None,
     jobs: int | None = None,
     trace: str | Path | None = None,
     progress: Progress | None = None,
@@ -83,6 +84,7 @@ def reproduce(
         path: scenario file.
         seed: first seed; the scenario's own when None.
         repetitions: seeds to run; the scenario's own when None.
+        requests: requests of one repetition; the scenario's own when None.
         jobs: processes; the machine's cores when None.
         trace: a real trace whose arrivals and lengths replace the drawn ones.
         progress: called with runs done, runs in all, and what was run.
@@ -92,6 +94,13 @@ def reproduce(
 
     """
     scenario = load_scenario(path)
+    if requests is not None:
+        if requests < 10:
+            raise ConfigError(
+                f"{requests} requests", field="requests", value=requests, hint="a tail needs at least 10"
+            )
+        plan_of_work = msgspec.structs.replace(scenario.workload, requests=requests)
+        scenario = msgspec.structs.replace(scenario, workload=plan_of_work)
     count = scenario.repetitions if repetitions is None else repetitions
     if count < 1:
         raise ConfigError(
@@ -209,7 +218,7 @@ def _report(plan: Plan, count: int, found: dict[str, list[Outcome]]) -> Report:
     return Report(
         kind="reproduce",
         title=scenario.title,
-        headline=_headline(before, after, rows, objective.p99 / MS),
+        headline=_headline(before, after, rows, objective.metric, objective.p99 / MS),
         objective_metric=objective.metric,
         objective_ms=objective.p99 / MS,
         seed=plan.seed,
@@ -285,19 +294,18 @@ def _with_fixes(scenario: Scenario, findings: tuple[Finding, ...]) -> tuple[Find
     )
 
 
-def _headline(before: Side, after: Side, rows: tuple[Ablation, ...], objective_ms: float) -> str:
+def _headline(before: Side, after: Side, rows: tuple[Ablation, ...], metric: str, objective_ms: float) -> str:
     was, now = before.latency.p99, after.latency.p99
     singles = [row for row in rows if row.saved is not None and row.id != "all"]
     best = max(singles, key=lambda row: row.saved.value if row.saved else 0.0, default=None)
     verdict = "under" if now.high <= objective_ms else "about" if now.low <= objective_ms else "still over"
+    name = "time to first token" if metric == "ttft" else "end-to-end time"
     text = (
-        f"P99 time to first token was {show_duration(was.value * MS)} against an objective of "
+        f"P99 {name} was {show_duration(was.value * MS)} against an objective of "
         f"{show_duration(objective_ms * MS)}; with all changes it is {show_duration(now.value * MS)}, {verdict} it."
     )
     if best is not None and best.saved is not None and best.saved.low > 0:
-        text += (
-            f" The largest single gain: {best.title[0].lower()}{best.title[1:]} ({best.saved.value:,.0f} ms)."
-        )
+        text += f" The largest gain of one change: {best.saved.value:,.0f} ms ({best.title})."
     return text
 
 

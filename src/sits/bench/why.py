@@ -58,13 +58,11 @@ def why(store: Path, since_ns: int, world: World) -> Report:
         fleet=fleet,
         config_digest=run_id.rsplit("-", 1)[-1],
     )
-    verdict = (
-        "over"
-        if latency.p99.low > objective_ms
-        else "under"
-        if latency.p99.high <= objective_ms
-        else "about at"
-    )
+    verdict = "not proven under"
+    if latency.p99.low > objective_ms:
+        verdict = "over"
+    elif latency.p99.high <= objective_ms:
+        verdict = "under"
     name = "time to first token" if metric == "ttft" else "end-to-end time"
     return Report(
         kind="why",

@@ -70,6 +70,7 @@ class OpenAIEngine:
         self._silence = Silence(first_byte_timeout, world)
         self._pool: list[Connection] = []
         self._live: set[Connection] = set()
+        self._closed = False
         key = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
         self._fixed = f"Host: {self.address.netloc}\r\n{key}Content-Type: application/json\r\n"
 
@@ -105,13 +106,16 @@ class OpenAIEngine:
             self._put_back(connection)
 
     async def close(self) -> None:
-        """Close all connections; answers under way end with an EngineError."""
+        """Close all connections; answers under way and to come end with an EngineError."""
+        self._closed = True
         pool, self._pool = self._pool, []
         for connection in (*pool, *self._live):
             connection.abort()
 
     async def _send(self, request: Request) -> Connection:
         """A connection on which the request was sent and the head of the answer has come."""
+        if self._closed:
+            raise self._failed("engine_closed", "was closed")
         head = self._head(request)
         while True:
             connection = self._kept()
@@ -158,7 +162,7 @@ class OpenAIEngine:
             raise self._failed("engine_unreachable", f"cannot be reached: {error}") from None
 
     def _put_back(self, connection: Connection) -> None:
-        if connection.usable and len(self._pool) < POOL_MAX:
+        if connection.usable and not self._closed and len(self._pool) < POOL_MAX:
             self._pool.append(connection)
         else:
             connection.abort()

@@ -1,0 +1,147 @@
+"""Every kind a configuration may name is tried for being listed in `wire.KINDS`.
+
+A new engine kind adds its maker to `MAKERS` below; a kind without one fails, so that nothing listed goes untried.
+"""
+
+import asyncio
+import contextlib
+import typing
+
+import pytest
+
+from sits.core import fleet as tree
+from sits.core.config import load_fleet
+from sits.core.errors import EngineError
+from sits.core.ports import Engine
+from sits.core.replica import Replica
+from sits.core.request import Request
+from sits.core.timeline import Timeline
+from sits.engine.emulated import EmulatedEngine
+from sits.engine.openai import OpenAIEngine
+from sits.policy import window
+from sits.policy.route import route
+from sits.testing.loop import small_spec
+from sits.wire import KINDS
+from sits.world import RealWorld
+from unit.gateway_upstream import Upstream
+
+BODY = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}]}'
+
+
+def ask(name="r1"):
+    return Request(id=name, model="m", prompt_tokens=8, output_tokens_max=4, body=BODY)
+
+
+@contextlib.asynccontextmanager
+async def emulated():
+    spec = small_spec()
+    yield EmulatedEngine("e", spec, RealWorld(), lambda request: 3, models=("m",))
+
+
+@contextlib.asynccontextmanager
+async def openai():
+    upstream = await Upstream().start()
+    try:
+        yield OpenAIEngine("e", upstream.url, world=RealWorld(), models=("m",))
+    finally:
+        await upstream.stop()
+
+
+MAKERS = {"emulated": emulated, "openai": openai}
+
+
+def run(kind, body):
+    async def main():
+        async with MAKERS[kind]() as engine:
+            try:
+                return await asyncio.wait_for(body(engine), 30)
+            finally:
+                await engine.close()
+
+    return asyncio.run(main())
+
+
+engines = pytest.mark.parametrize("kind", sorted(KINDS["engine"]))
+
+
+def test_every_kind_is_a_kind_of_the_configuration_and_the_other_way_round():
+    tags = {
+        t.__struct_config__.tag
+        for t in typing.get_args(typing.get_args(tree.Fleet.__annotations__["engines"])[0])
+    }
+    assert set(KINDS["engine"]) == tags == set(MAKERS)
+    for field, section in (("window", tree.Window), ("route", tree.Route)):
+        assert set(KINDS[field]) == set(typing.get_args(section.__annotations__["kind"]))
+
+
+@engines
+def test_an_engine_is_an_engine_and_answers_in_order(kind):
+    async def body(engine):
+        assert isinstance(engine, Engine)
+        assert engine.name == "e"
+        timeline = Timeline()
+        chunks = [chunk async for chunk in engine.generate(ask(), timeline)]
+        assert [chunk.last for chunk in chunks].count(True) == 1
+        assert chunks[-1].last
+        assert sum(chunk.tokens for chunk in chunks) >= 1
+        assert b"".join(chunk.data for chunk in chunks).rstrip().endswith(b"data: [DONE]")
+        assert timeline.disorder() is None
+        usage = [chunk.usage for chunk in chunks if chunk.usage]
+        assert len(usage) == 1
+        assert usage[0].output == 3
+
+    run(kind, body)
+
+
+@engines
+def test_closing_the_iterator_early_leaves_the_engine_usable(kind):
+    async def body(engine):
+        for number in range(3):
+            stream = engine.generate(ask(f"a{number}"), Timeline())
+            async for _ in stream:
+                break
+            await stream.aclose()
+        assert [chunk async for chunk in engine.generate(ask("b"), Timeline())][-1].last
+
+    run(kind, body)
+
+
+@engines
+def test_a_closed_engine_says_so(kind):
+    async def body(engine):
+        await engine.close()
+        with pytest.raises(EngineError):
+            [chunk async for chunk in engine.generate(ask("late"), Timeline())]
+
+    run(kind, body)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS["route"]))
+def test_a_route_chooses_a_healthy_replica_that_serves_the_model(kind):
+    replicas = [
+        Replica(id="a", models=("m",), healthy=False),
+        Replica(id="b", models=("x",)),
+        Replica(id="c", models=("m",)),
+    ]
+    config = tree.Route(kind=kind)
+    for turn in range(5):
+        decision = route(ask(), replicas, config, need_tokens=10, now_ns=1, turn=turn)
+        assert (decision.outcome, decision.choice) == ("chosen", "c")
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS["window"]))
+def test_a_window_never_holds_a_full_batch_and_never_holds_beyond_its_bound(kind):
+    config = tree.Window(kind=kind, max_batch=4)
+    full = window.decide(config, pending=4, oldest_ns=0, rate_per_s=1.0, now_ns=0)
+    assert full.outcome == "flush"
+    alone = window.decide(config, pending=1, oldest_ns=0, rate_per_s=1.0, now_ns=0)
+    if kind == "none":
+        assert alone.outcome == "flush"
+    else:
+        assert alone.reasons["hold_until_ns"] <= config.high
+
+
+@pytest.mark.parametrize("kind", ["none", "fixed", "adaptive"])
+def test_every_kind_can_be_written_in_a_file(kind):
+    text = f'name: x\npolicy: {{window: {{kind: "{kind}"}}}}\nengines: [{{kind: openai, name: a, url: "http://127.0.0.1:1", models: [m]}}]\n'
+    assert load_fleet(text).policy.window.kind == kind
