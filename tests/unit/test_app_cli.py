@@ -115,7 +115,7 @@ def test_version(run):
 def test_reproduce_writes_four_files_and_ends_with_where_the_page_lies(run, called, tmp_path):
     code, out, err = run("reproduce", "-o", "there/deep")
     assert code == 0
-    assert out.endswith("\n\nreport: there/deep/report.html\n")
+    assert out.endswith(f"\n\nreport: {tmp_path}/there/deep/report.html\n")
     assert "2,312 ms" in out
     assert "\x1b" not in out
     assert "simulating as_is 1/2" in err
@@ -142,12 +142,12 @@ def test_reproduce_hands_its_options_down(run, called, tmp_path):
     assert called["jobs"] >= 1
 
 
-def test_json_is_alone_on_stdout(run, called):
+def test_json_is_alone_on_stdout(run, called, tmp_path):
     for argv in (("reproduce",), ("investigate", "--target", "http://x"), ("why", "--store", ".")):
         _, out, _ = run(*argv, "--json")
         assert out.count("\n") == 1
         msgspec.json.decode(out, type=Report)
-    assert run("reproduce", "--json")[2].endswith("report: out/report.html\n")
+    assert run("reproduce", "--json")[2].endswith(f"report: {tmp_path}/out/report.html\n")
 
 
 def test_quiet_leaves_stderr_empty(run, called):
@@ -167,7 +167,7 @@ def test_why_reads_the_store_and_writes_a_page_where_asked(run, called, tmp_path
     assert code == 1
     assert called["since_ns"] == 2 * 3600 * 10**9
     assert called["store"] == tmp_path
-    assert out.endswith("report: pages/why.html\n")
+    assert out.endswith(f"report: {tmp_path}/pages/why.html\n")
     assert (tmp_path / "pages" / "why.html").exists()
     run("why", "--store", tmp_path)
     assert called["since_ns"] == 15 * 60 * 10**9

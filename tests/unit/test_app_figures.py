@@ -7,11 +7,13 @@ from itertools import pairwise
 import pytest
 
 from sits.app import topology
-from sits.app.report import numbers, stages, summary, svg, timeline, verdict
+from sits.app.report import grouping, numbers, page, stages, summary, svg, takeaways, timeline, verdict
 from sits.app.terminal import Progress
 
 
-@pytest.mark.parametrize("module", [numbers, stages, summary, svg, timeline, topology, verdict])
+@pytest.mark.parametrize(
+    "module", [grouping, numbers, page, stages, summary, svg, takeaways, timeline, topology, verdict]
+)
 def test_examples_in_docstrings_hold(module):
     result = doctest.testmod(module)
     assert result.attempted > 0

@@ -9,7 +9,7 @@ from sits.app.report.matrix import STRONGEST_TINT
 
 CSS = (resources.files("sits.app.report") / "templates" / "style.css").read_text(encoding="utf-8")
 LIGHT, DARK = re.findall(r":root\{(.*?)\}", CSS, re.DOTALL)[:2]
-TEXTS = ("ink", "muted", "before", "after", "warn", "changed")
+TEXTS = ("ink", "muted", "before", "after", "warn", "changed", "good")
 FILLS = ("before", "after", "http", "scheduler", "device", "result", "heat")
 
 

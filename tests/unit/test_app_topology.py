@@ -7,8 +7,8 @@ import pytest
 
 from app_pages import Page
 from app_synthetic import fleet, live_fleet
-from sits.app.topology import MAX_NODES, MAX_SERVERS, topology_svg
-from sits.core.fleet import OpenAIEngine
+from sits.app.topology import MAX_NODES, MAX_SERVERS, alike, topology_svg
+from sits.core.fleet import Memory, OpenAIEngine
 
 
 def svg_of(*fleets):
@@ -19,11 +19,11 @@ def svg_of(*fleets):
 
 def test_only_remote_engines_cross():
     bad, good = svg_of(fleet(fixed=False)), svg_of(fleet(fixed=True))
-    assert bad.count("across NUMA") == 2
-    assert bad.count("11 GB/s") == 2
-    assert bad.count(">24 GB/s<") == 2
+    assert bad.count("across NUMA") == 1
+    assert bad.count("11 GB/s") == 1
+    assert bad.count(">24 GB/s<") == 1
     assert "across NUMA" not in good
-    assert good.count(">24 GB/s<") == 4
+    assert good.count(">24 GB/s<") == 2
     assert 'class="tp-remote" d=' not in good
 
 
@@ -36,8 +36,37 @@ def test_differences_are_marked_on_both_sides_and_nothing_else():
     assert marked(svg_of(bad, bad)) == []
     assert marked(svg_of(bad, good))[:3] == ["1 worker", "window fixed 100 ms", "route round_robin"]
     assert marked(svg_of(good, bad))[:3] == ["4 workers", "window none", "route least_tokens"]
-    assert marked(svg_of(bad, good)).count("memory 72%") == 4
-    assert [one for one in marked(svg_of(good, bad)) if one in {"e0", "e1", "e2", "e3"}] == ["e1", "e3"]
+    assert marked(svg_of(bad, good)).count("memory 72%") == 2
+    assert [one for one in marked(svg_of(good, bad)) if one in {"e0", "e1", "e2", "e3"}] == ["e1"]
+
+
+def test_nodes_that_are_alike_are_drawn_once_and_all_named():
+    whole = fleet(fixed=False)
+    drawn = svg_of(whole, fleet(fixed=True))
+    assert [[node.name for node in nodes] for nodes in alike(whole)] == [["a100-1", "a100-2"]]
+    assert drawn.count('class="tp-node"') == 1
+    assert "2 nodes like a100-1" in drawn
+    assert "a100-1: e0, e1 · a100-2: e2, e3" in drawn
+
+
+def test_a_node_that_differs_from_the_others_or_from_its_own_past_is_drawn_apart():
+    whole = fleet(fixed=True)
+    odd = msgspec.structs.replace(whole.engines[3], memory=Memory(gpu_memory_utilization=0.5))
+    mixed = msgspec.structs.replace(whole, engines=(*whole.engines[:3], odd))
+    assert len(alike(mixed)) == 2
+    assert svg_of(mixed).count('class="tp-node"') == 2
+    assert len(alike(whole, mixed)) == 2
+    assert len(alike(whole, whole)) == 1
+
+
+def test_the_values_of_an_engine_stay_inside_its_box():
+    drawn = svg_of(fleet(fixed=True))
+    box = re.search(r'class="tp-engine" x="[\d.]+" y="([\d.]+)" width="[\d.]+" height="([\d.]+)"', drawn)
+    lines = re.findall(
+        r'class="tp-small" x="[\d.]+" y="([\d.]+)">[^<]*(?:LoRA|memory|tokens a step|a prompt)', drawn
+    )
+    assert len(lines) >= 3
+    assert max(float(y) for y in lines) < float(box[1]) + float(box[2])
 
 
 def test_engines_by_address_are_drawn_without_machines():
@@ -48,7 +77,10 @@ def test_engines_by_address_are_drawn_without_machines():
 
 def test_large_fleets_are_cut_and_say_so():
     whole = fleet(fixed=True)
-    nodes = tuple(msgspec.structs.replace(whole.nodes[0], name=f"n{i}") for i in range(MAX_NODES + 3))
+    nodes = tuple(
+        msgspec.structs.replace(whole.nodes[0], name=f"n{i}", gpu_memory=(i + 1) * 2**30)
+        for i in range(MAX_NODES + 3)
+    )
     assert "and 3 more nodes, not drawn" in svg_of(
         msgspec.structs.replace(whole, nodes=nodes, engines=live_fleet().engines)
     )

@@ -23,7 +23,7 @@ WIDTH_PIPED, WIDTH_MOST = 100, 120
 
 
 def show(report: Report, *, as_json: bool, written: Path | None) -> None:
-    """Print the report, and last of all where its page lies."""
+    """Print the report, and last of all where its page lies: an absolute path, for terminals open those."""
     if as_json:
         click.echo(report_json(report).decode(), nl=False)
     else:
@@ -32,7 +32,8 @@ def show(report: Report, *, as_json: bool, written: Path | None) -> None:
         width = min(WIDTH_MOST, shutil.get_terminal_size().columns) if on_terminal else WIDTH_PIPED
         click.echo(summary_text(report, colour=colour, width=width), nl=False, color=colour)
     if written is not None:
-        click.echo(f"report: {written}" if as_json else f"\nreport: {written}", err=as_json)
+        path = written.absolute()
+        click.echo(f"report: {path}" if as_json else f"\nreport: {path}", err=as_json)
 
 
 def proven(report: Report) -> bool:

@@ -3,10 +3,11 @@
 What the drawing is for: seeing in one look which engine copies across the socket boundary.  An engine whose host
 process and pinned buffers (`cpu_numa`) lie on another NUMA node than its GPUs gets a crossing link in the
 warning colour with the bandwidth that is left.  With `other`, every value that differs from that fleet is marked.
+Nodes that are alike but for names, engines and differences included, are one drawing, with all names under it.
 
 The drawing is one self-contained SVG of `WIDTH` units that reads on a phone; its colours are CSS variables of
-the page with fallbacks, so that it also works alone.  Fleets of more than `MAX_NODES` machines or `MAX_SERVERS`
-servers are cut, and the drawing says so.
+the page with fallbacks, so that it also works alone.  Fleets of more than `MAX_NODES` kinds of machines or
+`MAX_SERVERS` servers are cut, and the drawing says so.
 
 Deliberately absent: anything measured.  A fleet file states intent.
 """
@@ -23,8 +24,9 @@ from sits.core.units import show_duration
 WIDTH = 380
 MAX_NODES = 6
 MAX_SERVERS = 12
+MAX_NAMES = 24
 GAP, PAD = 10, 8
-GPU_HEIGHT, ENGINE_HEIGHT, LINK_HEIGHT, HOST_HEIGHT = 24, 34, 46, 26
+GPU_HEIGHT, ENGINE_HEAD, LINE_HEIGHT, LINK_HEIGHT, HOST_HEIGHT = 24, 21, 13, 46, 26
 CHAR_WIDTH = 6.1
 
 CSS = """
@@ -65,22 +67,13 @@ class _Drawing:
 
     def words(self, x: float, y: float, parts: Sequence[tuple[str, bool]], kind: str, room: float) -> float:
         """A line of values, the changed ones marked, wrapped at `room`; returns the y of its last line."""
-        line: list[str] = []
-        used = 0.0
-
-        def flush() -> None:
-            if line:
-                self.marks.append(f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{" · ".join(line)}</text>')
-
-        for content, changed in parts:
-            short = fit(content, room)
-            width = (len(short) + 3) * CHAR_WIDTH * 0.93
-            if line and used + width > room:
-                flush()
-                line, used, y = [], 0.0, y + 13
-            line.append(f'<tspan class="tp-diff">{escape(short)}</tspan>' if changed else escape(short))
-            used += width
-        flush()
+        for index, line in enumerate(wrapped(parts, room)):
+            y += LINE_HEIGHT if index else 0
+            shown = " · ".join(
+                f'<tspan class="tp-diff">{escape(content)}</tspan>' if changed else escape(content)
+                for content, changed in line
+            )
+            self.marks.append(f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{shown}</text>')
         return y
 
     def path(self, d: str, kind: str) -> None:
@@ -97,15 +90,36 @@ def fit(content: str, room: float) -> str:
     return content if len(content) <= most else content[: most - 1] + "…"
 
 
+def wrapped(parts: Sequence[tuple[str, bool]], room: float) -> list[list[tuple[str, bool]]]:
+    """Values in lines of about `room` units, none broken inside.
+
+    >>> wrapped([("one", False), ("two", True), ("three", False)], 60)
+    [[('one', False), ('two', True)], [('three', False)]]
+    """
+    lines: list[list[tuple[str, bool]]] = []
+    used = room
+    for content, changed in parts:
+        short = fit(content, room)
+        width = len(short) * CHAR_WIDTH
+        if used + width > room:
+            lines.append([])
+            used = 0.0
+        lines[-1].append((short, changed))
+        used += width + 3 * CHAR_WIDTH
+    return lines
+
+
 def topology_svg(fleet: Fleet, other: Fleet | None = None) -> str:
     """The fleet as one SVG element; values that differ from `other` are marked."""
     drawing = _Drawing()
     y = _gateway(drawing, fleet, other)
-    for node in fleet.nodes[:MAX_NODES]:
-        y = _node(drawing, y + GAP, node, fleet, other)
-    if len(fleet.nodes) > MAX_NODES:
+    kinds = alike(fleet, other)
+    for nodes in kinds[:MAX_NODES]:
+        y = _node(drawing, y + GAP, nodes, fleet, other)
+    rest = sum(map(len, kinds[MAX_NODES:]))
+    if rest:
         y += 18
-        drawing.text(PAD, y, f"and {len(fleet.nodes) - MAX_NODES} more nodes, not drawn", "tp-small")
+        drawing.text(PAD, y, f"and {rest} more nodes, not drawn", "tp-small")
     y = _servers(drawing, y, fleet, other)
     height = y + PAD
     label = escape(f"Topology of {fleet.name}")
@@ -113,6 +127,29 @@ def topology_svg(fleet: Fleet, other: Fleet | None = None) -> str:
         f'<svg class="tp" viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{label}" '
         f'xmlns="http://www.w3.org/2000/svg"><style>{CSS}</style>{"".join(drawing.marks)}</svg>'
     )
+
+
+def alike(fleet: Fleet, other: Fleet | None = None) -> list[list[Node]]:
+    """The nodes in groups that would be drawn the same but for names, in the order of the fleet."""
+    groups: dict[bytes, list[Node]] = {}
+    for node in fleet.nodes:
+        engines = _engines(node, fleet)
+        twins = [_twin(one, other) for one in engines]
+        shape = (
+            msgspec.structs.replace(node, name=""),
+            [_nameless(one) for one in engines],
+            [_nameless(one) if one else None for one in twins],
+        )
+        groups.setdefault(msgspec.json.encode(shape), []).append(node)
+    return list(groups.values())
+
+
+def _engines(node: Node, fleet: Fleet) -> list[EmulatedEngine]:
+    return [one for one in fleet.engines if isinstance(one, EmulatedEngine) and one.node == node.name]
+
+
+def _nameless(engine: EmulatedEngine) -> EmulatedEngine:
+    return msgspec.structs.replace(engine, name="", node="")
 
 
 def _gateway(drawing: _Drawing, fleet: Fleet, other: Fleet | None) -> float:
@@ -169,21 +206,26 @@ def _numa(node: Node, gpu: int) -> int:
     return node.gpu_numa[gpu] if gpu < len(node.gpu_numa) else (node.gpu_numa[-1] if node.gpu_numa else 0)
 
 
-def _node(drawing: _Drawing, y: float, node: Node, fleet: Fleet, other: Fleet | None) -> float:
-    engines = [one for one in fleet.engines if isinstance(one, EmulatedEngine) and one.node == node.name]
+def _node(drawing: _Drawing, y: float, nodes: Sequence[Node], fleet: Fleet, other: Fleet | None) -> float:
+    node = nodes[0]
+    engines = _engines(node, fleet)
     halves = _halves(node)
     place = {gpu: _gpu_box(half, gpu) for half in halves for gpu in half.gpus}
     rows = _stack(engines)
     depth = max(rows.values(), default=0) + 1
+    said = _names(nodes, fleet)
     top = y + 26
     engine_top = top + 20 + GPU_HEIGHT + 4
-    host_top = engine_top + depth * (ENGINE_HEIGHT + 4) + LINK_HEIGHT
+    tall = max((_engine_height(one, place, fleet) for one in engines), default=ENGINE_HEAD + LINE_HEIGHT)
+    host_top = engine_top + depth * (tall + 4) + LINK_HEIGHT
     bottom = host_top + HOST_HEIGHT + PAD
-    drawing.box(1, y, WIDTH - 2, bottom - y + PAD, "tp-node")
+    frame = bottom - y + PAD + len(said) * LINE_HEIGHT + (2 if said else 0)
+    drawing.box(1, y, WIDTH - 2, frame, "tp-node")
     memory = f"{node.gpu_memory / 2**30:.0f} GiB"
-    drawing.text(PAD * 2, y + 17, fit(node.name, 130), "tp-strong")
+    alone = node.name if len(nodes) < 2 else f"{len(nodes)} nodes like {node.name}"
+    drawing.text(PAD * 2, y + 17, fit(alone, 150), "tp-strong")
     drawing.text(
-        WIDTH - PAD * 2, y + 17, fit(f"{node.gpus} × {node.gpu}, {memory} each", 280), "tp-small", "end"
+        WIDTH - PAD * 2, y + 17, fit(f"{node.gpus} × {node.gpu}, {memory} each", 200), "tp-small", "end"
     )
     for half in halves:
         drawing.box(half.x, top, half.width, bottom - top, "tp-numa")
@@ -196,9 +238,35 @@ def _node(drawing: _Drawing, y: float, node: Node, fleet: Fleet, other: Fleet | 
             drawing.text(x + width / 2, top + 36, str(gpu), "tp-small", "middle")
     pins: Counter[int] = Counter()
     for engine in engines:
-        at = engine_top + rows[engine.name] * (ENGINE_HEIGHT + 4)
-        _engine(drawing, engine, at, host_top, node, halves, place, pins, fleet, other)
-    return bottom + PAD
+        at = engine_top + rows[engine.name] * (tall + 4)
+        _engine(drawing, engine, at, tall, host_top, node, halves, place, pins, fleet, other)
+    for index, line in enumerate(said):
+        shown = " · ".join(content for content, _ in line)
+        drawing.text(PAD * 2, bottom + PAD + 4 + index * LINE_HEIGHT, shown, "tp-small")
+    return y + frame
+
+
+def _names(nodes: Sequence[Node], fleet: Fleet) -> list[list[tuple[str, bool]]]:
+    """The lines that name all nodes of one drawing, with their engines; none for a node on its own."""
+    if len(nodes) < 2:
+        return []
+    named = [(node.name, ", ".join(one.name for one in _engines(node, fleet))) for node in nodes[:MAX_NAMES]]
+    parts = [(f"{name}: {engines}" if engines else name, False) for name, engines in named]
+    more = [(f"and {len(nodes) - MAX_NAMES} more", False)] if len(nodes) > MAX_NAMES else []
+    return wrapped([("alike", False), *parts, *more], WIDTH - 4 * PAD)
+
+
+def _engine_box(engine: EmulatedEngine, place: dict[int, tuple[float, float]]) -> tuple[float, float] | None:
+    """The left and right edge of an engine, over its GPUs; None where it has none here."""
+    known = [place[gpu] for gpu in engine.gpus if gpu in place]
+    return (min(x for x, _ in known), max(x + width for x, width in known)) if known else None
+
+
+def _engine_height(engine: EmulatedEngine, place: dict[int, tuple[float, float]], fleet: Fleet) -> float:
+    box = _engine_box(engine, place)
+    parts = [(part, False) for part in _engine_parts(engine, fleet)]
+    lines = len(wrapped(parts, box[1] - box[0] - 12)) if box else 1
+    return float(ENGINE_HEAD + lines * LINE_HEIGHT)
 
 
 def _gpu_box(half: _Half, gpu: int) -> tuple[float, float]:
@@ -224,6 +292,7 @@ def _engine(
     drawing: _Drawing,
     engine: EmulatedEngine,
     y: float,
+    height: float,
     host_top: float,
     node: Node,
     halves: Sequence[_Half],
@@ -232,20 +301,19 @@ def _engine(
     fleet: Fleet,
     other: Fleet | None,
 ) -> None:
-    known = [gpu for gpu in engine.gpus if gpu in place]
-    if not known:
+    box = _engine_box(engine, place)
+    if box is None:
         return
-    left = min(place[gpu][0] for gpu in known)
-    right = max(place[gpu][0] + place[gpu][1] for gpu in known)
-    drawing.box(left, y, right - left, ENGINE_HEIGHT, "tp-engine", _tip(engine))
+    left, right = box
+    drawing.box(left, y, right - left, height, "tp-engine", _tip(engine))
     room = right - left - 12
     head = f"{engine.name} · TP{len(engine.gpus)} · {engine.model}"
     drawing.text(left + 6, y + 14, fit(head, room), "tp-strong")
     parts = _engine_parts(engine, fleet)
     twin = _twin(engine, other)
     before = set(_engine_parts(twin, other)) if twin is not None and other is not None else set(parts)
-    drawing.words(left + 6, y + 27, [(part, part not in before) for part in parts], "tp-small", room + 12)
-    _link(drawing, engine, (left + right) / 2, y + ENGINE_HEIGHT, host_top, node, halves, pins, twin)
+    drawing.words(left + 6, y + 27, [(part, part not in before) for part in parts], "tp-small", room)
+    _link(drawing, engine, (left + right) / 2, y + height, host_top, node, halves, pins, twin)
 
 
 def _engine_parts(engine: EmulatedEngine, fleet: Fleet) -> list[str]:
@@ -257,7 +325,10 @@ def _engine_parts(engine: EmulatedEngine, fleet: Fleet) -> list[str]:
         if memory.kv_blocks
         else f"memory {memory.gpu_memory_utilization:.0%}"
     )
-    return [*slots, pool]
+    scheduler = engine.scheduler
+    step = f"{scheduler.max_num_batched_tokens:,} tokens a step"
+    limit = scheduler.long_prefill_token_threshold
+    return [*slots, pool, step, *([f"{limit:,} a prompt"] if limit else [])]
 
 
 def _twin(engine: EmulatedEngine, other: Fleet | None) -> EmulatedEngine | None:

@@ -20,6 +20,7 @@ class CellView(msgspec.Struct, frozen=True):
     interval: str
     mean: str
     tint: str
+    nothing: bool
 
 
 class BandView(msgspec.Struct, frozen=True):
@@ -55,13 +56,16 @@ def matrix(data: Matrix | None) -> MatrixView | None:
             interval=f"{numbers.percent(_told(cell.share.low, LEAST_SHARE)).removesuffix('%').rstrip()} {numbers.EN_DASH} {numbers.percent(_told(cell.share.high, LEAST_SHARE))}",
             mean=f"{numbers.fixed(_told(cell.mean_ms, LEAST_MS), 1 if cell.mean_ms < 100 else 0)} ms",
             tint=f"{max(0.0, cell.share.value / largest) * STRONGEST_TINT * 100:.1f}%",
+            nothing=not _told(cell.share.high, LEAST_SHARE),
         )
 
     return MatrixView(
         planes=data.planes,
         bands=tuple(
             BandView(
-                name=band.name,
+                name=band.name.replace("<= ", "≤ ")
+                .replace(">= ", "≥ ")
+                .replace("..", f" {numbers.EN_DASH} "),
                 bounds=_bounds(band),
                 n=numbers.many(band.n, "request"),
                 cells=tuple(view(band, plane) for plane in data.planes),

@@ -5,24 +5,33 @@ of a report is escaped by the template; only drawings, which `svg` escapes, are 
 data are absent is not there at all.
 """
 
+import re
 from functools import cache
 from typing import Any
 
-from sits.app.report import numbers, stages
+from sits.app.report import grouping, numbers, stages, takeaways
 from sits.app.report.ablation import ablation
 from sits.app.report.data import check_finite
 from sits.app.report.matrix import matrix
 from sits.app.report.spectrum import spectrum
 from sits.app.report.tail import tail
+from sits.app.report.takeaways import capital
 from sits.app.report.timeline import timeline
 from sits.app.report.verdict import METRICS, verdict
 from sits.app.report.waterfall import pairs
 from sits.app.topology import topology_svg
-from sits.core.finding import Evidence, Finding
+from sits.core.finding import Finding
 from sits.core.report import Report, Side
 
 SEVERITIES = {"alarm": 0, "warning": 1, "info": 2}
 TOP_CAUSES = 6
+CLAUSE_MOST = 90
+STORY = (
+    ("Where the time goes", "tail", "tail"),
+    ("Which fix matters", "fixes", "ablation"),
+    ("Which requests are slow", "lengths", "spectrum"),
+)
+"""What the head of the page says of its sections: title, anchor, takeaway."""
 
 
 def render_html(report: Report) -> str:
@@ -48,24 +57,31 @@ def _template() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"num": numbers.number, "fig": evidence_figure, "words": stages.words}
+    environment.filters |= {"num": numbers.number, "words": stages.words}
     return environment.get_template("report.html.j2")
 
 
 def _context(report: Report) -> dict[str, Any]:
     ranked = ranked_findings(report)
+    says = _says(report, ranked)
     return {
         "report": report,
         "verdict": verdict(report),
-        "pairs": pairs(report),
+        "pairs": [(pair, takeaways.request(pair.requests, report)) for pair in pairs(report)],
         "tail": tail(report),
         "matrix": matrix(report.matrix),
         "spectrum": spectrum(report.spectrum),
-        "findings": ranked,
+        "findings": [
+            (one, grouping.evidence(one.evidence), grouping.changes(one.changes, report)) for one in ranked
+        ],
         "causes": _causes(ranked),
         "ablation": ablation(report),
         "timeline": timeline(report),
         "topologies": _topologies(report),
+        "changes": grouping.changes(report.changes, report),
+        "says": says,
+        "of_tail": "stages_columns" not in report.facts,
+        "story": [(title, anchor, says[key]) for title, anchor, key in STORY if says[key]],
         "latencies": _latencies(report),
         "layers": stages.LAYERS,
         "facts": [
@@ -84,6 +100,29 @@ def ranked_findings(report: Report) -> list[Finding]:
     return sorted(report.findings, key=rank)
 
 
+def clause(claim: str) -> str:
+    """The claim without its figures: what comes before a semicolon, a colon or a comma with "and".
+
+    >>> clause("The KV pool is too small; a tail request loses 1,447 ms."), clause("Bursts.")
+    ('The KV pool is too small', 'Bursts')
+    """
+    first = re.split(r"[;:] |, and ", claim, maxsplit=1)[0].rstrip(".")
+    return first if len(first) <= CLAUSE_MOST else first[: CLAUSE_MOST - 1].rstrip() + "…"
+
+
+def _says(report: Report, ranked: list[Finding]) -> dict[str, str]:
+    """The line over each section."""
+    return {
+        "tail": takeaways.tail(report),
+        "matrix": takeaways.matrix(report.matrix),
+        "spectrum": takeaways.spectrum(report.spectrum),
+        "findings": takeaways.findings(ranked),
+        "ablation": takeaways.ablation(report.ablation),
+        "timeline": takeaways.timeline(report),
+        "latencies": takeaways.latencies(report),
+    }
+
+
 def _causes(ranked: list[Finding]) -> list[dict[str, str]]:
     """The short list at the head of the page: causes with an effect, and a bar of its size."""
     sized = [(one, one.effect_ms) for one in ranked if one.effect_ms and not one.inconclusive][:TOP_CAUSES]
@@ -91,22 +130,13 @@ def _causes(ranked: list[Finding]) -> list[dict[str, str]]:
     return [
         {
             "id": one.id,
-            "name": stages.words(one.id),
+            "name": capital(clause(one.claim)),
+            "interval": numbers.interval(effect, 0 if largest >= 10 else 2),
             "effect": numbers.fixed(effect.value, 0 if largest >= 10 else 2),
             "width": f"{max(0.0, effect.value) / largest * 100:.1f}%",
         }
         for one, effect in sized
     ]
-
-
-def evidence_figure(evidence: Evidence) -> dict[str, str]:
-    """An observation as read: figure, unit, and the reference it is compared to."""
-    if evidence.unit == "share":
-        reference = "" if evidence.reference is None else numbers.percent(evidence.reference)
-        return {"observed": numbers.percent(evidence.observed), "reference": reference}
-    unit = f" {evidence.unit}" if evidence.unit else ""
-    reference = "" if evidence.reference is None else f"{numbers.number(evidence.reference)}{unit}"
-    return {"observed": f"{numbers.number(evidence.observed)}{unit}", "reference": reference}
 
 
 def _topologies(report: Report) -> list[dict[str, str]]:

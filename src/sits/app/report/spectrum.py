@@ -12,10 +12,10 @@ from sits.app.report import numbers, svg
 from sits.app.topology import fit
 from sits.core.report import HeatMap
 
-MAP_WIDTH, CELL_HEIGHT = 340.0, 22.0
+MAP_WIDTH, CELL_HEIGHT = 340.0, 18.0
 LEAST_CELLS = 4
 """Two lengths in each direction: less is a coloured box, not a map."""
-LEFT, BOTTOM, TOP = 46.0, 36.0, 6.0
+LEFT, BOTTOM, TOP = 46.0, 36.0, 20.0
 
 
 class Spectrum(msgspec.Struct, frozen=True):
@@ -105,6 +105,7 @@ def _labels(data: HeatMap, columns: int, rows: int) -> list[str]:
     ]
     return [
         *marks,
+        svg.text(fit(data.y_name, MAP_WIDTH * 0.7), x=LEFT, y=13, class_="tick name"),
         svg.text(
             fit(data.x_name, MAP_WIDTH * 0.7),
             x=LEFT + MAP_WIDTH,

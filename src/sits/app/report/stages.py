@@ -11,11 +11,43 @@ UNATTRIBUTED = "unattributed"
 AFTER_FIRST_TOKEN = frozenset({"decode", "send"})
 """Stages after the first token: no part of TTFT."""
 
+MEANINGS = {
+    "parse": "reading the request",
+    "authorize": "waiting for the gateway's CPU to check access",
+    "route": "choosing a replica",
+    "admit_window": "held in the gateway's window",
+    "to_engine": "on the way to the engine",
+    "tokenize": "turning text into tokens",
+    "engine_queue": "waiting in the engine's queue",
+    "kv_allocate": "getting blocks of the KV cache",
+    "kv_restore": "loading the adapter or stored KV",
+    "input_copy": "copying inputs to the device",
+    "collective_sync": "waiting for the other GPUs",
+    "prefill": "computing the prompt (prefill)",
+    "decode": "generating tokens (decode)",
+}
+"""What happens in a stage, as part of a sentence."""
+
 _BY_STAGE = {point.stage: point for point in BREAKPOINTS[1:]}
 
 ABBREVIATIONS = {
     word.lower(): word
-    for word in ("KV", "NUMA", "PCIe", "GPU", "CPU", "LoRA", "TTFT", "E2E", "P50", "P95", "P99", "HTTP", "TP")
+    for word in (
+        "KV",
+        "NUMA",
+        "PCIe",
+        "GPU",
+        "CPU",
+        "LoRA",
+        "TTFT",
+        "E2E",
+        "P50",
+        "P95",
+        "P99",
+        "HTTP",
+        "TP",
+        "CV",
+    )
 }
 
 EXACTNESS = {
@@ -36,6 +68,17 @@ def words(stage: str) -> str:
     if is_unattributed(stage):
         return stage
     return " ".join(ABBREVIATIONS.get(word, word) for word in stage.split("_"))
+
+
+def meaning(stage: str) -> str:
+    """The stage as part of a sentence: what happens in it, or its name.
+
+    >>> meaning("engine_queue"), meaning("launch")
+    ("waiting in the engine's queue", 'in launch')
+    """
+    if is_unattributed(stage):
+        return f"that no stage explains{stage.removeprefix(UNATTRIBUTED)}"
+    return MEANINGS.get(stage, f"in {words(stage)}")
 
 
 def explain(stage: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from textwrap import wrap
 
 from sits.app.report import numbers, stages
-from sits.app.report.ablation import kind
+from sits.app.report.ablation import kind, ranked
 from sits.app.report.data import check_finite
 from sits.app.report.page import ranked_findings
 from sits.app.report.tail import FOLDED_SHARE
@@ -82,7 +82,10 @@ def _causes(report: Report, paint: _Paint, width: int) -> list[str]:
     rows = [_cause(one) for one in ranked]
     effects, wide = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
     before = effects + wide + 6
-    lines = [paint("bold", "Findings") + paint("dim", "  effect on the tail, ms")]
+    lines = [
+        paint("bold", "Findings")
+        + paint("dim", "  effect on the tail, ms; effects overlap, so they do not add up")
+    ]
     for effect, interval, claim in rows:
         room = max(20, width - before)
         first, *more = wrap(claim, room) or [""]
@@ -108,22 +111,29 @@ def _fixes(report: Report, paint: _Paint, width: int) -> list[str]:
         return []
     rows = [
         (
-            _cut(printable(one.title), max(24, width - 62)),
+            _cut(printable(one.title), max(24, width - 64)),
             numbers.number(one.p99.value),
-            numbers.number(one.saved.value) if one.saved else "",
+            _proven(one.saved),
             _range(one.saved) if one.saved else "",
-            numbers.number(one.needed.value) if one.needed else "",
+            _proven(one.needed),
             kind(one),
         )
-        for one in report.ablation
+        for one in ranked(report.ablation)
     ]
     name, wide = max(len(row[0]) for row in rows), max(len(row[3]) for row in rows)
-    head = f"  {'':<{name}}  {'P99':>7}  {'saves':>7}  {'':<{wide}}  {'lost without it':>15}"
-    lines = [paint("bold", "What each fix buys") + paint("dim", "  alone, ms"), paint("dim", head.rstrip())]
+    head = f"  {'':<{name}}  {'P99':>7}  {'alone ':>8}  {'':<{wide}}  {'lost without it ':>16}"
+    lines = [
+        paint("bold", "What each fix buys") + paint("dim", "  ms; * interval above zero"),
+        paint("dim", head.rstrip()),
+    ]
     for title, p99, saved, spread, needed, which in rows:
-        line = f"  {title:<{name}}  {p99:>7}  {saved:>7}  {spread:<{wide}}  {needed:>15}".rstrip()
+        line = f"  {title:<{name}}  {p99:>7}  {saved:>8}  {spread:<{wide}}  {needed:>16}".rstrip()
         lines.append(paint({"none": "before", "all": "after"}[which], line) if which != "single" else line)
     return lines
+
+
+def _proven(effect: Interval | None) -> str:
+    return "" if effect is None else f"{numbers.number(effect.value)}{'*' if effect.low > 0 else ' '}"
 
 
 def _cut(content: str, most: int) -> str:

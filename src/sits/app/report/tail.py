@@ -1,7 +1,8 @@
 """Tail attribution: for each stage, its mean in the slowest 1 % of requests less its mean in all others.
 
 Percentiles of stages never add up; these means do.  Stages are ranked by what they add to the tail; those that
-add almost nothing are summed in one row and listed in full under it.
+add almost nothing are summed in one row and listed in full under it.  An investigation compares two phases instead;
+`facts["stages_columns"]` then names the two columns.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,10 @@ from sits.core.report import Report, StageShare
 
 ROW_HEIGHT = 24
 FOLDED_SHARE = 0.01
+
+REST = f"the other 99{numbers.NO_BREAK}%"
+SLOWEST = f"the slowest 1{numbers.NO_BREAK}%"
+TITLE = "What makes the tail"
 
 
 class TailRow(msgspec.Struct, frozen=True):
@@ -40,6 +45,8 @@ class Tail(msgspec.Struct, frozen=True):
     total_excess: str
     level: str
     axis: str
+    columns: tuple[str, str]
+    title: str
 
 
 def tail(report: Report) -> Tail | None:
@@ -64,7 +71,19 @@ def tail(report: Report) -> Tail | None:
         total_excess=numbers.signed(total, decimals),
         level=numbers.level(ranked[0].excess),
         axis=svg.axis(scale),
+        columns=columns(report)[:2],
+        title=columns(report)[2],
     )
+
+
+def columns(report: Report) -> tuple[str, str, str]:
+    """What the two columns of means and the table are called: the figures beside, the figures in question, title."""
+    named = report.facts.get("stages_columns")
+    if isinstance(named, dict):
+        return str(named.get("rest", REST)), str(named.get("tail", SLOWEST)), str(named.get("title", TITLE))
+    if isinstance(named, (list, tuple)) and len(named) == 2:
+        return str(named[0]), str(named[1]), "What load adds"
+    return REST, SLOWEST, TITLE
 
 
 def _rows(shares: Sequence[StageShare], scale: svg.Scale, decimals: int) -> tuple[TailRow, ...]:

@@ -2,7 +2,7 @@
 
 Panels share the time axis; each has its own value axis from zero, written at its top.  Several sources of one
 signal (four engines) are thin lines of one colour: the panel shows how far they lie apart, the tooltip names
-them.  Long series are thinned to their minimum and maximum in each of `COLUMNS` columns: peaks survive.
+them.  A signal that was zero throughout on every side is named in a line, not drawn.  Long series are thinned to their minimum and maximum in each of `COLUMNS` columns: peaks survive.
 """
 
 from collections.abc import Sequence
@@ -32,15 +32,14 @@ TITLES = {
 
 
 class Panel(msgspec.Struct, frozen=True):
-    """One signal: title, unit, top of the value axis, plot, and its extreme on each side."""
+    """One signal: title, unit, top of the value axis, plot, and its peak on each side."""
 
     title: str
     source: str
     unit: str
     top: str
     plot: str
-    extreme: str
-    extremes: tuple[tuple[str, str], ...]
+    peaks: tuple[tuple[str, str], ...]
 
 
 class Timeline(msgspec.Struct, frozen=True):
@@ -48,6 +47,7 @@ class Timeline(msgspec.Struct, frozen=True):
 
     panels: tuple[Panel, ...]
     axis: str
+    flat: tuple[str, ...]
 
 
 Sides = Sequence[tuple[str, Sequence[Series]]]
@@ -61,11 +61,13 @@ def timeline(report: Report) -> Timeline | None:
         return None
     low, high = min(0.0, *(min(one.t_s) for one in every)), max(max(one.t_s) for one in every)
     minutes = high - low > LONG_RUN_S
+    names = list(dict.fromkeys(one.name for one in every))
+    flat = [name for name in names if not any(any(one.value) for one in every if one.name == name)]
     return Timeline(
         panels=tuple(
-            _panel(name, _of(name, sides), svg.Scale(low, high), report)
-            for name in dict.fromkeys(one.name for one in every)
+            _panel(name, _of(name, sides), svg.Scale(low, high), report) for name in names if name not in flat
         ),
+        flat=tuple(TITLES.get(name, stages.words(name)) for name in flat),
         axis=svg.axis(svg.Scale(low / 60, high / 60), unit="min")
         if minutes
         else svg.axis(svg.Scale(low, high), unit="s"),
@@ -96,7 +98,6 @@ def _panel(name: str, sides: Sides, span: svg.Scale, report: Report) -> Panel:
     marks += [_line(one, kind, crowded, span, value) for kind, one in lines]
     sources = list(dict.fromkeys(one.source for _, one in lines if one.source))
     title = TITLES.get(name, stages.words(name))
-    extreme, pick = ("lowest", min) if "bandwidth" in name else ("peak", max)
     return Panel(
         title=title,
         source=sources[0] if len(sources) == 1 else f"{len(sources)} sources" if sources else "",
@@ -111,10 +112,7 @@ def _panel(name: str, sides: Sides, span: svg.Scale, report: Report) -> Panel:
             role="img",
             aria_label=f"{title} over time",
         ),
-        extreme=extreme,
-        extremes=tuple(
-            (kind, _shown(pick(pick(one.value) for one in series), unit)) for kind, series in sides
-        ),
+        peaks=tuple((kind, _shown(max(max(one.value) for one in series), unit)) for kind, series in sides),
     )
 
 

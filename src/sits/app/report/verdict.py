@@ -35,6 +35,8 @@ class Verdict(msgspec.Struct, frozen=True):
     state: str
     sentence: str
     saved: str
+    paired: str
+    doubt: str
     accounts: tuple[str, ...]
 
 
@@ -58,6 +60,8 @@ def verdict(report: Report) -> Verdict:
         state=judged,
         sentence=_sentence(judged, report),
         saved=_saved(report),
+        paired=_paired(report),
+        doubt=_doubt(report),
         accounts=tuple(f"{side.label}: {account(side.account)}" for _, side in sides),
     )
 
@@ -150,6 +154,27 @@ def _sentence(judged: str, report: Report) -> str:
     if judged == "missed":
         return f"Objective missed: the lower bound, {numbers.number(p99.low)} ms, is over {objective}."
     return f"Not proven: the interval reaches across the objective of {objective}."
+
+
+def _paired(report: Report) -> str:
+    """The interval of the paired difference, where the ablation has it."""
+    saved = next((row.saved for row in report.ablation if row.id == "all"), None)
+    if saved is None or report.after is None:
+        return ""
+    return (
+        f"paired {numbers.level(saved)} interval {numbers.interval(saved, 0 if saved.value >= 100 else 1)} ms"
+    )
+
+
+def _doubt(report: Report) -> str:
+    """That the run before may itself have met the objective, where its interval says so."""
+    p99 = report.before.latency.p99
+    if report.after is None or not report.before.latency.n or not p99.low <= report.objective_ms <= p99.high:
+        return ""
+    return (
+        f"Before, the interval of P99 reaches across the objective too ({numbers.interval(p99, 0)} ms): "
+        "judge by the paired difference."
+    )
 
 
 def _saved(report: Report) -> str:

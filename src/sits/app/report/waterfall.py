@@ -3,7 +3,8 @@
 Each stage is a row with two lanes: the slow request above, the normal one below it, thinner.  Both start at
 zero, so the eye compares lengths without arithmetic.  Where the objective is about the first token, the axis
 ends at the first token and the time after it is told in words: a decode of seconds would press everything else
-against the left edge.
+against the left edge.  Stages that are short in every request are one row, which unfolds: rows of slivers tell
+nothing but hide the two that matter.
 """
 
 from collections.abc import Sequence
@@ -17,17 +18,21 @@ ROW_HEIGHT = 24
 SLOW_TOP, SLOW_HEIGHT = 3, 11
 NORMAL_TOP, NORMAL_HEIGHT = 15, 5
 SLIVER, SLIVER_SHARE = 2, 0.4
+SHORT_SHARE = 0.01
+"""Of the longest request: a stage below this in every request is folded."""
 
 
 class StageRow(msgspec.Struct, frozen=True):
     """One stage: its lane, and what it took in each request (one figure a request, empty where absent)."""
 
+    stage: str
     words: str
     explain: str
     layer: str
     exactness: str
     lane: str
     figures: tuple[str, ...]
+    short: bool
 
 
 class Pair(msgspec.Struct, frozen=True):
@@ -37,6 +42,8 @@ class Pair(msgspec.Struct, frozen=True):
     totals: tuple[str, ...]
     leftovers: tuple[str, ...]
     rows: tuple[StageRow, ...]
+    folded: tuple[StageRow, ...]
+    folded_figures: tuple[str, ...]
     axis: str
     exactness: tuple[tuple[str, str], ...]
     facts: tuple[tuple[str, ...], ...]
@@ -46,32 +53,47 @@ def pairs(report: Report) -> list[Pair]:
     """The waterfalls of a report, two and two, the slower of each pair first."""
     falls = report.waterfalls
     return [
-        _pair(sorted(falls[at : at + 2], key=lambda fall: -_end(fall, report)), report)
+        _pair(sorted(falls[at : at + 2], key=lambda fall: -end_ms(fall, report)), report)
         for at in range(0, len(falls), 2)
     ]
 
 
-def _bars(fall: Waterfall, report: Report) -> list[Bar]:
+def drawn_bars(fall: Waterfall, report: Report) -> list[Bar]:
+    """The bars that belong to the metric of the objective."""
     if report.objective_metric != "ttft":
         return list(fall.bars)
     return [bar for bar in fall.bars if bar.stage not in stages.AFTER_FIRST_TOKEN]
 
 
-def _end(fall: Waterfall, report: Report) -> float:
-    return max((bar.start_ms + bar.duration_ms for bar in _bars(fall, report)), default=fall.total_ms)
+def end_ms(fall: Waterfall, report: Report) -> float:
+    """Where the last drawn bar ends."""
+    return end_of(drawn_bars(fall, report), fall.total_ms)
+
+
+def end_of(bars: Sequence[Bar], default: float = 0.0) -> float:
+    """Where the last of `bars` ends."""
+    return max((bar.start_ms + bar.duration_ms for bar in bars), default=default)
 
 
 def _pair(falls: Sequence[Waterfall], report: Report) -> Pair:
-    drawn = [_bars(fall, report) for fall in falls]
-    scale = svg.covering([_end(fall, report) for fall in falls] + [report.objective_ms])
+    drawn = [drawn_bars(fall, report) for fall in falls]
+    scale = svg.covering([end_ms(fall, report) for fall in falls] + [report.objective_ms])
     decimals = numbers.decimals_for(bar.duration_ms for bars in drawn for bar in bars)
     every = [bar for bars in drawn for bar in bars]
     seen = {stages.UNATTRIBUTED if stages.is_unattributed(bar.stage) else bar.exactness for bar in every}
+    rows = [_row(stage, drawn, scale, decimals, report) for stage in _order(drawn)]
+    short = [row for row in rows if row.short]
+    folded = {row.stage for row in short} if len(short) > 1 else set()
     return Pair(
         requests=tuple(falls),
-        totals=tuple(numbers.fixed(_end(fall, report), decimals) for fall in falls),
+        totals=tuple(numbers.fixed(end_ms(fall, report), decimals) for fall in falls),
         leftovers=tuple(_leftover(fall, report) for fall in falls),
-        rows=tuple(_row(stage, drawn, scale, decimals, report) for stage in _order(drawn)),
+        rows=tuple(row for row in rows if row.stage not in folded),
+        folded=tuple(row for row in rows if row.stage in folded),
+        folded_figures=tuple(
+            numbers.fixed(sum(bar.duration_ms for bar in bars if bar.stage in folded), decimals)
+            for bars in drawn
+        ),
         axis=svg.axis(
             scale, marked=[(report.objective_ms, f"{numbers.number(report.objective_ms)} objective")]
         ),
@@ -111,7 +133,14 @@ def _row(
             marks.append(_mark(bar, index, layer, scale))
     lane = svg.lane(scale, marks, height=ROW_HEIGHT, lines=[(report.objective_ms, "objective")])
     exactness = next((kind for kind in kinds if kind != "measured"), "measured")
-    return StageRow(stages.words(stage), stages.explain(stage), layer, exactness, lane, tuple(figures))
+    longest = max((end_of(bars) for bars in drawn), default=0.0)
+    short = all(
+        abs(sum(bar.duration_ms for bar in bars if bar.stage == stage)) < SHORT_SHARE * longest
+        for bars in drawn
+    )
+    return StageRow(
+        stage, stages.words(stage), stages.explain(stage), layer, exactness, lane, tuple(figures), short
+    )
 
 
 def _mark(bar: Bar, index: int, layer: str, scale: svg.Scale) -> str:
@@ -130,6 +159,8 @@ def _mark(bar: Bar, index: int, layer: str, scale: svg.Scale) -> str:
 
 def _leftover(fall: Waterfall, report: Report) -> str:
     """What is not drawn, in words; empty when all is."""
-    drawn = len(_bars(fall, report))
-    rest = sum(bar.duration_ms for bar in fall.bars) - sum(bar.duration_ms for bar in _bars(fall, report))
+    drawn = len(drawn_bars(fall, report))
+    rest = sum(bar.duration_ms for bar in fall.bars) - sum(
+        bar.duration_ms for bar in drawn_bars(fall, report)
+    )
     return f"{numbers.number(rest)} ms after the first token not drawn" if drawn < len(fall.bars) else ""
