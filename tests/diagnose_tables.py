@@ -36,6 +36,8 @@ class Knobs:
     output: tuple[int, int] = (2, 12)
     window_ms: float = 0.0
     gateway_wait_ms: np.ndarray | None = None
+    outward_wait_ms: np.ndarray | None = None
+    """Wait of request i's first token for the gateway's CPU, after its step."""
     base_ms: float = 8.0
     prefill_us_per_token: float = 20.0
     decode_us_per_token: float = 50.0
@@ -95,13 +97,17 @@ def make(k: Knobs) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[s
         "exactness": np.array(["3" * POINT_COUNT] * k.n, dtype=object),
         "wall_ns": at[:, 0],
     }
+    outward = np.zeros(k.n) if k.outward_wait_ms is None else k.outward_wait_ms
+    at[:, 17] += (outward * MS).astype(np.int64)
+    at[:, 18] = np.maximum(at[:, 18], at[:, 17])
+    at[:, 19] = np.maximum(at[:, 19], at[:, 18])
     requests |= {name: at[:, i].copy() for i, name in enumerate(NAMES)}
     names = steps[0].keys() if steps else ()
     table = {name: np.array([s[name] for s in steps]) for name in names}
     if table:
         table["engine"] = table["engine"].astype(object)
         table["run_id"] = np.array(["r"] * len(steps), dtype=object)
-    return requests, table, signals_of(table, wait, at[:, 0])
+    return requests, table, signals_of(table, wait, at[:, 0], at[:, 17], outward)
 
 
 def _engine(k, e, mine, at, prompt, output, steps, rng) -> None:
@@ -160,8 +166,8 @@ def _engine(k, e, mine, at, prompt, output, steps, rng) -> None:
         t += duration
 
 
-def signals_of(steps, wait_ms, arrival) -> dict[str, np.ndarray]:
-    """Samples every 100 ms: link bandwidth and KV use of the steps, gateway share and backlog of the waits."""
+def signals_of(steps, wait_ms, arrival, first, outward_ms) -> dict[str, np.ndarray]:
+    """Link bandwidth and KV use at each step; gateway share and backlog at each arrival and around each outward wait."""
     rows: list[tuple[int, str, str, float]] = []
     for t, e, nbytes, ns, used, total, waiting in zip(
         *(steps[c] for c in ("t_ns", "engine", "copy_bytes", "copy_ns", "kv_used", "kv_total", "waiting")),
@@ -172,10 +178,18 @@ def signals_of(steps, wait_ms, arrival) -> dict[str, np.ndarray]:
             (t, e, "kv_usage", used / total),
             (t, e, "requests_waiting", float(waiting)),
         ]
-    for t, wait in zip(arrival, wait_ms, strict=True):
+    late = np.flatnonzero(outward_ms > 0)
+    begun, ended = first[late] - (outward_ms[late] * MS).astype(np.int64), first[late]
+    for t, wait in (
+        *zip(arrival, wait_ms, strict=True),
+        *zip(begun, np.zeros(len(late)), strict=True),
+        *zip(ended, np.zeros(len(late)), strict=True),
+    ):
+        left = max(wait, float(((ended - t) * ((begun <= t) & (t <= ended))).max(initial=0)) / MS)
+        busy = bool(((begun <= t) & (t <= ended)).any())
         rows += [
-            (t, "gateway", "gateway_cpu_share", min(1.0, 0.2 + wait / 20)),
-            (t, "gateway", "gateway_backlog_ms", wait),
+            (t, "gateway", "gateway_cpu_share", 1.0 if busy else min(1.0, 0.2 + wait / 20)),
+            (t, "gateway", "gateway_backlog_ms", left),
         ]
     rows.sort()
     return {

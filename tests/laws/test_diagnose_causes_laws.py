@@ -13,7 +13,8 @@ from diagnose_tables import MS, Knobs, dice, fleet_of, make
 from sits.core.breakpoints import NAMES, POINT_COUNT
 from sits.diagnose.attribute import split
 from sits.diagnose.causes import find_causes
-from sits.diagnose.causes.routing_imbalance import FreeTime
+from sits.diagnose.causes.gateway_saturation import line_mean
+from sits.diagnose.causes.routing_imbalance import USUAL_TOKENS, FreeTime
 from sits.diagnose.steps import by_engine
 
 
@@ -69,6 +70,10 @@ def _head_of_line(x):
     return replace(together, long_prompts=long), replace(together, long_prompts=dict.fromkeys(long, 2048))
 
 
+def _outward(x):
+    return replace(APART, outward_wait_ms=HIT * x), APART
+
+
 def _closed(x):
     spans = tuple((1000.0 * i, 1000.0 * i + 2.0 + x) for i in np.flatnonzero(HIT))
     return replace(APART, closed_ms=spans), APART
@@ -76,6 +81,7 @@ def _closed(x):
 
 INJECTED = {
     "gateway_saturation": _gateway,
+    "gateway_saturation, outward": _outward,
     "static_window": _window,
     "adapter_thrash": _loads,
     "pcie_dips": _dips,
@@ -85,6 +91,13 @@ INJECTED = {
 }
 
 
+def mean_of_slowest(places, latency_ns, values):
+    """Mean of `values` over the slowest; equals share the last places, for their order in a table means nothing."""
+    edge = np.sort(latency_ns)[-places]
+    above, level = latency_ns > edge, latency_ns == edge
+    return (values[above].sum() + (places - above.sum()) * values[level].mean()) / places
+
+
 @pytest.mark.parametrize("cause", sorted(INJECTED))
 @settings(max_examples=6, deadline=None)
 @given(x=st.floats(40.0, 250.0), seed=st.integers(0, 1000))
@@ -92,18 +105,46 @@ def test_an_injected_effect_is_found_at_its_size(cause, x, seed):
     bad, good = (replace(k, seed=seed) for k in INJECTED[cause](x))
     tables, plain = make(bad), make(good)[0]
     latency, undisturbed = ((t["first_token"] - t["api_recv"]) / MS for t in (tables[0], plain))
-    tail = np.argsort(-latency, kind="stable")[:4]
     late = (
         np.where(HIT, 0.0, latency - undisturbed)
         if cause == "head_of_line_prefill"
         else latency - undisturbed
     )
-    truth = late[tail].mean()
+    truth = mean_of_slowest(4, tables[0]["first_token"] - tables[0]["api_recv"], late)
     found = {f.id: f for f in find_causes(*tables, fleet_of(), metric="ttft", rng=dice(seed))}
-    effect = found[cause].effect_ms
+    effect = found[cause.split(",")[0]].effect_ms
     assert (latency - undisturbed).max() == pytest.approx(x, rel=0.2, abs=12.0)
     assert effect.value == pytest.approx(truth, rel=0.06)
     assert effect.low - 0.06 * truth <= truth <= effect.high + 0.06 * truth
+
+
+# 111 and 145: a hit and the five behind it tie for the last places of the tail; it once took the place of one of them.
+@pytest.mark.parametrize("seed", [111, 145, 1])
+@pytest.mark.parametrize("cause", sorted(INJECTED))
+def test_the_order_of_rows_means_nothing(cause, seed):
+    requests, steps, signals = make(replace(INJECTED[cause](40.0)[0], seed=seed))
+    mixed = dice(seed).permutation(len(requests["id"]))
+    effects = []
+    for order in (np.arange(len(mixed)), np.arange(len(mixed))[::-1], mixed):
+        table = {name: column[order] for name, column in requests.items()}
+        found = find_causes(table, steps, signals, fleet_of(), metric="ttft", rng=dice(seed))
+        effects.append({f.id: f.effect_ms.value for f in found if f.effect_ms})
+    assert cause.split(",")[0] in effects[0]
+    assert effects[1] == pytest.approx(effects[0])
+    assert effects[2] == pytest.approx(effects[0])
+
+
+@given(st.data(), st.integers(1, 6), st.integers(1, 4))
+def test_the_mean_of_a_line_is_what_a_loop_over_nanoseconds_gives(data, samples, windows):
+    t = np.cumsum(data.draw(arrays(np.int64, samples, elements=st.integers(1, 12))))
+    value = data.draw(arrays(np.float64, samples, elements=st.floats(0, 100)))
+    start = data.draw(arrays(np.int64, windows, elements=st.integers(-10, 60)))
+    length = data.draw(arrays(np.int64, windows, elements=st.integers(0, 30)))
+    found = line_mean(t, value, start, start + length)
+    for k in range(windows):
+        at = np.interp(np.arange(start[k], start[k] + length[k] + 1), t, value)
+        expected = (at[1:] + at[:-1]).sum() / 2 / length[k] if length[k] else at[0]
+        assert found[k] == pytest.approx(expected, abs=1e-9)
 
 
 @st.composite
@@ -112,7 +153,7 @@ def step_tables(draw, engines=1):
     whole = {
         "t_ns": st.integers(0, 2000),
         "duration_ns": st.integers(0, 400),
-        "prefill_tokens": st.integers(0, 9),
+        "prefill_tokens": st.integers(0, 9) | st.just(3000),
         "decode_tokens": st.integers(0, 9),
         "copy_ns": st.integers(0, 300),
         "prepare_ns": st.integers(0, 300),
@@ -174,7 +215,9 @@ def test_time_free_elsewhere_is_what_a_loop_over_instants_gives(table, a, length
         middle = (low + high) / 2
         busy = [
             any(
-                s <= middle < t and table["waiting"][i] for s, t, name, i in phases(table, e) if name != "gap"
+                s <= middle < t and (table["waiting"][i] or table["prefill_tokens"][i] > USUAL_TOKENS)
+                for s, t, name, i in phases(table, e)
+                if name != "gap"
             )
             for e in lines
         ]

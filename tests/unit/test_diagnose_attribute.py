@@ -124,3 +124,41 @@ def test_a_step_table_without_a_needed_column_is_an_error_that_names_it():
     del steps["prepare_ns"]
     with pytest.raises(CallerError, match="table 'steps' has no column 'prepare_ns'"):
         split(requests, steps)
+
+
+def test_delivery_starts_at_the_step_that_finished_the_prompt_not_at_the_last_step():
+    outward = np.where(np.arange(200) % 10 == 3, 300.0, 0.0)
+    late, plain = (make(Knobs(n=200, outward_wait_ms=wait)) for wait in (outward, None))
+    delivery = [
+        split(requests, steps, "ttft").part("prefill: delivery") / 1e6 for requests, steps, _ in (late, plain)
+    ]
+    assert delivery[0] - delivery[1] == pytest.approx(outward)
+
+
+def prefill_steps(tokens, running, decode=0):
+    n = len(tokens)
+    return {
+        "engine": np.array(["e"] * n, dtype=object), "t_ns": 100 * np.arange(n), "duration_ns": np.full(n, 90),
+        "prefill_tokens": np.array(tokens), "decode_tokens": np.full(n, decode), "running": np.array(running),
+        "copy_ns": np.zeros(n, np.int64), "prepare_ns": np.zeros(n, np.int64),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("tokens", "first_token", "end"),
+    [
+        (2000, 990, 90),  # fits the first step
+        (5000, 990, 290),  # three chunks of at most 2048, though the steps hold more
+        (9000, 990, 590),  # the full step counts nothing
+        (9000, 400, 390),  # but it cannot have ended after its first token
+        (10**6, 990, 690),  # more than there is: the last step with prompt tokens
+        (1, 50, 50),  # no step ended by then
+    ],
+)  # fmt: skip
+def test_the_end_of_a_prompt_is_found_from_what_its_steps_computed(tokens, first_token, end):
+    steps = prefill_steps(
+        [2048, 3000, 3000, 8192, 2048, 2048, 2048, 0, 0], [1, 2, 2, 4, 1, 1, 1, 1, 1]
+    )  # fmt: skip
+    (line,) = by_engine(steps).values()
+    found = line.prompt_end(np.array([0]), np.array([first_token]), np.array([float(tokens)]))
+    assert found.tolist() == [end]

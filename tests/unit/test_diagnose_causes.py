@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from diagnose_tables import Knobs, dice, fleet_of, make
 from sits.core.finding import Finding, Interval
 from sits.diagnose.causes import DETECTORS, find_causes, rank
+from sits.diagnose.causes.case import Case
 from sits.diagnose.causes.gateway_saturation import rank_correlation
 
 
@@ -112,6 +115,80 @@ def test_gateway_waits_with_an_idle_cpu_are_not_saturation():
     calm = np.isin(signals["name"], ["gateway_cpu_share", "gateway_backlog_ms"])
     signals["value"][calm] = 0.1
     assert look(Knobs(), tables=(requests, steps, signals)) == ()
+
+
+def test_first_tokens_that_wait_for_the_gateway_are_seen_on_their_way_out():
+    requests, steps, signals = make(Knobs(outward_wait_ms=waits()))
+    found = look(Knobs(), tables=(requests, steps, signals))[0]
+    figures = {e.signal: e.observed for e in found.evidence}
+    assert found.id == "gateway_saturation"
+    assert figures["inward_wait_ms"] < 1.0
+    assert figures["outward_wait_ms"] > 200.0
+    assert figures["gateway_cpu_share"] > 0.9
+    calm = np.isin(signals["name"], ["gateway_cpu_share", "gateway_backlog_ms"])
+    signals["value"][calm] = 0.1
+    assert look(Knobs(), tables=(requests, steps, signals)) == ()
+
+
+def test_the_first_load_of_an_adapter_in_each_run_is_no_reload():
+    first = np.arange(400) % 200 < 50
+    requests, steps, signals = make(Knobs(n=400, load_ms=first * 20.0))
+    requests["adapter"] = np.array([f"a{i % 50}" for i in range(400)], dtype=object)
+    assert "adapter_thrash" in [f.id for f in look(Knobs(), tables=(requests, steps, signals))]
+    requests["run_id"] = np.array([f"r{i // 200}" for i in range(400)], dtype=object)
+    assert look(Knobs(), tables=(requests, steps, signals)) == ()
+
+
+def test_prompts_behind_equals_or_behind_many_short_ones_are_not_blocked_by_a_long_one():
+    together = np.repeat(2000.0 * np.arange(100), 10) + np.tile(np.arange(10), 100)
+    equals = look(Knobs(arrivals_ms=together, prompt=(4000, 4001)))
+    assert "head_of_line_prefill" not in [f.id for f in equals]
+    assert "head_of_line_prefill" not in [f.id for f in look(Knobs(arrivals_ms=together, prompt=(300, 900)))]
+
+
+def test_copies_slowed_by_their_latency_alone_are_not_remote_unless_the_file_says_so():
+    slow = Knobs(gap_ms=120.0, copy_mbytes=500.0, link_gbytes_per_s=16.0)
+    assert look(slow, fleet_of(cpu_numa=0)) == ()
+    (found,) = look(slow, fleet_of(cpu_numa=1))
+    assert found.id == "numa_remote"
+    apart = Knobs(n=400, arrivals_ms=1000.0 * np.arange(400), output=(1, 2), copy_mbytes=500.0)
+    worse = look(replace(apart, link_gbytes_per_s=8.0), fleet_of(cpu_numa=1))[0]
+    assert worse.effect_ms.value == pytest.approx(500.0 * (1 / 11 - 1 / 24))
+
+
+def test_a_small_fault_of_the_hardware_is_told_and_is_no_warning():
+    fault = Knobs(copy_mbytes=500.0, dip=(0.6, 0.18), long_prompts=dict.fromkeys(range(0, 1000, 50), 60_000))
+    found = {f.id: f for f in look(fault)}["pcie_dips"]
+    assert found.severity == "info"
+    assert (
+        1.0 < found.effect_ms.low < 0.01 * {e.signal: e.reference for e in found.evidence}["p99_ms_without"]
+    )
+    assert {e.signal: e.observed for e in found.evidence}["dip_depth"] == pytest.approx(0.18, abs=0.01)
+
+
+def test_claims_say_what_they_share_with_others_and_count_no_more_than_was_spent():
+    requests, steps, signals = make(CASES["kv_pressure"])
+    case = Case(requests, steps, signals, fleet_of(), metric="ttft", rng=dice(1))
+    start, end = case.span("queue")
+    queue_ms = case.tail.at(end - start) / 1e6
+    a = case.claim("a", "model", {"queue": 2.0 * (end - start)}, "It takes {ms}.", ())
+    b = case.claim("b", "model", {"queue": 0.5 * (end - start)}, "It takes {ms}.", ())
+    c = case.claim("c", "model", {"service": 0.5 * np.subtract(*case.span("service")[::-1])}, "So {ms}.", ())
+    assert a.effect_ms.value == pytest.approx(queue_ms)
+    shared = [{e.signal: e.observed for e in case.overlaps(f).evidence}.get("shared_ms") for f in (a, b, c)]
+    assert shared == [pytest.approx(queue_ms / 2), pytest.approx(queue_ms / 2), None]
+    assert "or more of it under other causes too" in case.overlaps(a).claim
+    assert case.overlaps(c) == c
+
+
+def test_p99_without_a_cause_is_what_taking_its_time_away_gives():
+    found = look(Knobs(gateway_wait_ms=waits(top=3000.0)))[0]
+    last = {e.signal: e for e in found.evidence}["p99_ms_without"]
+    requests = make(Knobs(gateway_wait_ms=waits(top=3000.0)))[0]
+    plain = make(Knobs())[0]
+    before, after = (np.sort(t["first_token"] - t["api_recv"])[989] / 1e6 for t in (requests, plain))
+    assert last.reference == pytest.approx(before)
+    assert last.observed == pytest.approx(after, rel=0.2)
 
 
 def test_a_window_before_an_engine_that_does_not_batch_by_itself_is_a_doubt():

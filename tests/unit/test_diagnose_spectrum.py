@@ -48,7 +48,7 @@ def test_state_lines_come_from_signals_else_from_steps_and_fold_over_engines():
     requests, steps, signals = make(Knobs(engines=2, gap_ms=10.0, closed_ms=((2000, 3000),)))
     sampled = {line.name: line for line in series(requests, steps, signals, "ttft")}
     stepped = {line.name: line for line in series(requests, steps, {}, "ttft")}
-    assert set(sampled) == set(stepped) | {"gateway_cpu_share"}
+    assert set(sampled) == set(stepped) | {"gateway_cpu_share", "gateway_backlog_ms"}
     for name, line in stepped.items():
         assert sampled[name].t_s == line.t_s
         assert sampled[name].value == pytest.approx(line.value)
@@ -70,6 +70,27 @@ def test_a_bin_folds_its_samples():
     (line,) = series(requests, {}, signals, "ttft", at_least=100)
     assert line.t_s == (0.5, 1.5)
     assert line.value == (12.0, 4.0)
+
+
+def test_the_link_line_leaves_out_copies_that_only_tell_a_latency():
+    requests, steps, signals = make(Knobs(n=50, copy_mbytes=4.0))
+    small = np.arange(len(steps["t_ns"])) % 2 == 0
+    steps["copy_bytes"] = np.where(small, 1000, steps["copy_bytes"])
+    lines = {line.name: line for line in series(requests, steps, signals, "ttft", at_least=10)}
+    assert min(lines["link_bandwidth_gbytes_per_s"].value) == pytest.approx(24.0, rel=1e-3)
+
+
+def test_lines_of_one_workload_have_the_same_edges_whatever_became_of_it():
+    requests, steps, signals = make(Knobs(n=200))
+    all_done = {line.name: line for line in series(requests, steps, signals, "ttft", at_least=50)}
+    requests["outcome"][:30] = requests["outcome"][-30:] = "refused"
+    fewer = {line.name: line for line in series(requests, steps, signals, "ttft", at_least=50)}
+    assert set(fewer) == set(all_done)
+    for name, line in fewer.items():
+        if name != "ttft_p99":
+            assert line == all_done[name]
+    assert set(fewer["ttft_p99"].t_s) <= set(all_done["ttft_p99"].t_s)
+    assert fewer["ttft_p99"].t_s[-1] == all_done["ttft_p99"].t_s[-1]
 
 
 def test_nothing_completed_has_no_lines_and_bad_bins_are_named():

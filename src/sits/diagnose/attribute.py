@@ -13,8 +13,8 @@ time window, know better:
   (infrastructure) or *recomputing* what preemption threw away (framework, shown apart).
 - `prefill`: *own compute* (model) = what this prompt would take alone, `steps needed * base + uncached tokens
   * prefill_ns` of the fitted step cost, at most the kernel time there was; *recompute* and *host preparation*
-  (framework); *copies* (infrastructure); *delivery* = last step end before `first_token` up to it
-  (infrastructure: engine output, network, gateway CPU); the rest of the kernel time was spent on *other
+  (framework); *copies* (infrastructure); *delivery* = from the end of the step that finished the prompt
+  (`StepTime.prompt_end`) to `first_token` (infrastructure: engine output, network, gateway CPU); the rest of the kernel time was spent on *other
   requests* in the same steps (framework: batching, head of line).
 - `decode`: kernel time is model, except the part that other requests' *prompts* (framework) and recompute
   took; copies and preparation as above.
@@ -110,6 +110,9 @@ def split(requests: Columns, steps: Columns, metric: str = "ttft") -> Parts:
     lines = by_engine(steps)
     engine = requests["engine"][cut.rows].astype(str)
     fresh = (requests["prompt_tokens"] - requests["cached_tokens"])[cut.rows].astype(np.float64)
+    if "preemptions" in requests:
+        # Who was preempted computed some tokens twice, nobody knows how many: its last prompt step counts.
+        fresh[requests["preemptions"][cut.rows] > 0] = np.inf
     names: list[str] = []
     planes: list[str] = []
     columns: list[Ints] = []
@@ -164,13 +167,13 @@ def _queue(line: StepTime, a: Ints, b: Ints, _: Floats) -> dict[Part, Floats]:
 
 
 def _prefill(line: StepTime, a: Ints, b: Ints, fresh: Floats) -> dict[Part, Floats]:
-    end = np.maximum(line.last_end(b), a)
+    end = np.maximum(line.prompt_end(a, b, fresh), a)
     end = np.where(end > a, end, b)
     kernel = line.between(a, end, kernel=1.0)
     recompute = line.between(a, end, kernel=line.kernel_share(line.column("recomputed_tokens")))
     largest = max(1.0, float(line.prefill_tokens.max()))
     alone = np.maximum(1.0, np.ceil(fresh / largest)) * line.cost.base_ns + fresh * line.cost.prefill_ns
-    own = np.minimum(alone, kernel - recompute)
+    own = np.minimum(np.where(np.isfinite(alone), alone, 0.0), kernel - recompute)
     return {
         DELIVERY: (b - end).astype(np.float64),
         COPIES: line.between(a, end, copy=1.0),

@@ -9,7 +9,8 @@ Runs of more than `UNITS_MAX` requests are resampled in that many groups of cons
 memory.
 
 A quantile is the `ceil(q n)`-th smallest value: a latency that was observed, never an interpolation.  The
-tail is the slowest `share` of requests (1 % unless told), at least one.  Percentile intervals of level 0.95,
+tail is the slowest `share` of requests (1 % unless told), at least one; requests of equal latency at its edge
+share the last places evenly, because which of them comes first in a table means nothing.  Percentile intervals of level 0.95,
 widened to hold their own estimate.  Differences between runs need several seeds (see `compare`).  All draws
 come from the generator passed in, so the same generator gives the same interval.
 
@@ -123,8 +124,9 @@ class Blocks:
 class Tail:
     """The slowest `share` of requests and its resampled versions.
 
-    `rows` are the tail's own rows, slowest first; `total_ns` (n,) ranks the requests.  Every statistic taken
-    from one Tail uses the same draws, so differences between two of them carry no extra noise.
+    `rows` are the tail's own rows, slowest first, with their `places` (1, or less where equals share the last
+    places), which add up to `size`; `total_ns` (n,) ranks the requests.  Every statistic taken from one Tail uses
+    the same draws, so differences between two of them carry no extra noise.
     """
 
     def __init__(
@@ -145,9 +147,12 @@ class Tail:
                 hint="at least 2 requests are needed",
             )
         self._share = share
-        self.size = self._count(np.array([float(self.n)]))[0]
+        self.size = float(self._count(np.array([float(self.n)]))[0])
         slowest = np.lexsort((np.arange(self.n), -total_ns))
-        self.rows: Ints = slowest[: int(self.size)]
+        self._ranked_ns = total_ns[slowest]
+        self.rows: Ints = slowest[: self._to_group_end(int(self.size))]
+        once = np.ones((1, len(self.rows)))
+        self.places: Floats = self._places(once, np.array([self.size]))[0]
         self.blocks = Blocks(arrival_ns, rng, draws, length=1)
         self._drawn = self.blocks.sums(np.ones(self.n))
         self._sizes = self._count(self._drawn)
@@ -160,22 +165,42 @@ class Tail:
         """Rows that are ever in a resampled tail, and how often each is in each: (draws, rows)."""
         width = min(self.n, int(8 * self.size) + 200)
         while True:
+            width = self._to_group_end(width)
             near = slowest[:width]
             counts = self.blocks.counts[:, self.blocks.of_row[near]]
-            above = np.cumsum(counts, axis=1)
-            if width == self.n or bool((above[:, -1] >= self._sizes).all()):
-                return near, np.clip(self._sizes[:, None] - (above - counts), 0.0, counts)
+            if width == self.n or bool((counts.sum(axis=1) >= self._sizes).all()):
+                return near, self._places(counts, self._sizes)
             width = min(self.n, 2 * width)
+
+    def _to_group_end(self, width: int) -> int:
+        """The least number of slowest rows that holds the first `width` and everybody as slow as the last of them."""
+        return int(np.searchsorted(-self._ranked_ns, -self._ranked_ns[width - 1], side="right"))
+
+    def _places(self, counts: Floats, sizes: Floats) -> Floats:
+        """How many of the `sizes` (draws,) places each of the slowest rows takes: (draws, rows).
+
+        `counts` (draws, rows) is how often each is there; a group of equals shares what is left for it evenly.
+        """
+        ns = self._ranked_ns[: counts.shape[1]]
+        first = np.concatenate([[True], ns[1:] != ns[:-1]])
+        of_group = np.add.reduceat(counts, np.flatnonzero(first), axis=1)
+        above = np.cumsum(of_group, axis=1) - of_group
+        share = np.clip(sizes[:, None] - above, 0.0, of_group) / np.maximum(of_group, 1.0)
+        return counts * share[:, np.cumsum(first) - 1]
+
+    def at(self, values: np.ndarray) -> float:
+        """Mean of `values` (n,) over the tail, without an interval."""
+        return float(self.places @ values[self.rows].astype(np.float64)) / self.size
 
     def mean(self, values: np.ndarray) -> Interval:
         """Mean of `values` (n,) over the tail."""
         drawn = self._weights @ values[self._near].astype(np.float64) / self._sizes
-        return interval(float(values[self.rows].mean()), drawn)
+        return interval(self.at(values), drawn)
 
     def against_rest(self, values: np.ndarray) -> tuple[Floats, Floats, list[Interval]]:
         """For each column of `values` (n, k): mean over the rest, mean over the tail, and the difference."""
         columns = values.astype(np.float64)
-        in_tail = columns[self.rows].sum(axis=0)
+        in_tail = self.places @ columns[self.rows]
         tail = in_tail / self.size
         rest = (columns.sum(axis=0) - in_tail) / (self.n - self.size)
         drawn_tail = self._weights @ columns[self._near]

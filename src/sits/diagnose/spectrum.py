@@ -7,7 +7,12 @@ back in time until it holds `at_least` requests, because a P99 of three requests
 that many arrived, and bins without samples, have no point.
 
 State lines come from `signals` where they were sampled, else from `steps`: waiting requests added up over
-engines, KV use of the fullest engine, bandwidth of the slowest link, CPU share of the busiest gateway.
+engines, KV use of the fullest engine, CPU share and backlog of the busiest gateway.  The bandwidth of the slowest
+link is the other way round, from the steps' copies of at least `LEAST_BYTES` where there are steps: smaller ones
+measure latency, and a sampled bandwidth does not say what it was measured on.
+
+Bins count from the first arrival to the last, whatever became of those requests, so the lines of two runs of one
+workload have the same edges.
 
 Deliberately absent: tests of whether two lines move together.
 """
@@ -21,9 +26,13 @@ from sits.core.breakpoints import API_RECV
 from sits.core.errors import CallerError
 from sits.core.report import HeatMap, Series
 from sits.core.units import SECOND
-from sits.diagnose.columns import Columns, Floats, Ints, rows_of
+from sits.diagnose.columns import Columns, Floats, Ints, points, rows_of
 from sits.diagnose.decompose import NS_PER_MS, decompose
 from sits.diagnose.resample import TAIL_SHARE, quantile
+
+LINK = "link_bandwidth_gbytes_per_s"
+LEAST_BYTES = 2**20
+"""Smaller copies tell a latency, not a bandwidth."""
 
 _Samples = tuple[Ints, np.ndarray, Floats]
 
@@ -83,7 +92,9 @@ def series(
     bin_s: float = 1.0,
     at_least: int = 100,
 ) -> tuple[Series, ...]:
-    """Lines of one run: rolling P99, waiting requests, KV use, link bandwidth, gateway CPU; those that were recorded.
+    """Lines of one run: rolling P99, waiting requests, KV use, link bandwidth, gateway CPU and backlog.
+
+    Only those that were recorded.
 
     Raises:
         CallerError: a bin that is not positive, or fewer than one request per P99.
@@ -99,10 +110,13 @@ def series(
     cut = decompose(requests, metric)
     if len(cut.rows) == 0:
         return ()
-    origin = int(cut.at[:, API_RECV].min())
-    lines = [_rolling_p99(cut.at[:, API_RECV] - origin, cut.total_ns, metric, bin_s, at_least)]
+    at, how = points(requests)
+    arrivals = at[how[:, API_RECV] > 0, API_RECV]
+    origin, span = int(arrivals.min()), int(arrivals.max() - arrivals.min())
+    lines = [_rolling_p99(cut.at[:, API_RECV] - origin, cut.total_ns, span, metric, bin_s, at_least)]
     for name, unit, source, over_bin, over_sources in _STATES:
-        samples = _sampled(signals, name) or _stepped(steps, name)
+        either = (_sampled(signals, name), _stepped(steps, name))
+        samples = either[name == LINK] or either[name != LINK]
         if samples is not None:
             lines.append(_binned(name, unit, source, samples, origin, bin_s, over_bin, over_sources))
     return tuple(line for line in lines if line.t_s)
@@ -111,17 +125,18 @@ def series(
 _STATES: tuple[tuple[str, str, str, Callable[..., Floats], Callable[..., Floats]], ...] = (
     ("requests_waiting", "requests", "all engines", np.mean, np.nansum),
     ("kv_usage", "share", "fullest engine", np.max, np.nanmax),
-    ("link_bandwidth_gbytes_per_s", "GB/s", "slowest link", np.min, np.nanmin),
+    (LINK, "GB/s", "slowest link", np.min, np.nanmin),
     ("gateway_cpu_share", "share", "gateway", np.mean, np.nanmax),
+    ("gateway_backlog_ms", "ms", "gateway", np.max, np.nanmax),
 )
 """Name, unit, what the line stands for, how a bin's samples of one source fold, how sources fold."""
 
 
-def _rolling_p99(arrival: Ints, total: Ints, metric: str, bin_s: float, at_least: int) -> Series:
+def _rolling_p99(arrival: Ints, total: Ints, span: int, metric: str, bin_s: float, at_least: int) -> Series:
     order = np.argsort(arrival, kind="stable")
     arrival, total = arrival[order], total[order]
     width = round(bin_s * SECOND)
-    ends = np.arange(1, int(arrival[-1]) // width + 2) * width
+    ends = np.arange(1, span // width + 2) * width
     upper = np.searchsorted(arrival, ends, side="left")
     lower = np.minimum(np.searchsorted(arrival, ends - width, side="left"), upper - at_least)
     t, value = [], []
@@ -154,8 +169,8 @@ def _stepped(steps: Columns, name: str) -> _Samples | None:
         return t, source, steps["waiting"].astype(np.float64)
     if name == "kv_usage":
         return t, source, steps["kv_used"] / np.maximum(steps["kv_total"], 1)
-    if name == "link_bandwidth_gbytes_per_s":
-        copied = steps["copy_ns"] > 0
+    if name == LINK:
+        copied = (steps["copy_ns"] > 0) & (steps["copy_bytes"] >= LEAST_BYTES)
         return (
             (t[copied], source[copied], steps["copy_bytes"][copied] / steps["copy_ns"][copied])
             if copied.any()

@@ -90,6 +90,26 @@ class StepTime:
         ends = self.origin_ns + self.end[np.maximum(index, 0)].astype(np.int64)
         return np.where(index >= 0, np.minimum(ends, at_ns), at_ns)
 
+    def prompt_end(self, scheduled_ns: Ints, first_ns: Ints, tokens: Floats) -> Ints:
+        """End of the step that computed the last of each request's `tokens` prompt tokens, at most `first_ns`.
+
+        A request gets what a step computes of prompts, up to the largest chunk that a lone request ever got; of a
+        step that is full it may have got little, so that counts nothing.  Where this does not add up before
+        `first_ns`, it is the last step with prompt tokens that ended by then; where there is none, the last step.
+        """
+        load = self.prefill_tokens + self.column("decode_tokens")
+        alone = self.prefill_tokens[self.column("running") == 1]
+        chunk = float(alone.max(initial=0.0)) or float(self.prefill_tokens.max())
+        gained = np.cumsum(np.where(load < load.max(), np.minimum(self.prefill_tokens, chunk), 0.0))
+        first = np.searchsorted(self.end, scheduled_ns - self.origin_ns, side="right")
+        before = np.where(first > 0, gained[np.minimum(first, len(gained)) - 1], 0.0)
+        done = np.searchsorted(gained, before + np.maximum(tokens, 1.0), side="left")
+        prompts = np.flatnonzero(self.prefill_tokens > 0)
+        last = np.searchsorted(self.end[prompts], first_ns - self.origin_ns, side="right") - 1
+        latest = prompts[np.maximum(last, 0)] if len(prompts) else np.zeros(len(last), dtype=np.int64)
+        ends = self.origin_ns + self.end[np.minimum(done, latest)].astype(np.int64)
+        return np.where((last >= 0) & (ends > scheduled_ns), ends, self.last_end(first_ns))
+
     def boundary_after(self, at_ns: Ints) -> Ints:
         """End of the step in progress at each time; the time itself when no step is running."""
         index = np.searchsorted(self.start, at_ns - self.origin_ns, side="right") - 1

@@ -63,7 +63,8 @@ def find_causes(
         why = f"{completed} completed requests have a {metric}"
         return (unknown("too_few_requests", "framework", "Nothing can be said about a tail.", why),)
     case = Case(requests, steps, signals, fleet, metric=metric, rng=rng, draws=draws)
-    return rank(finding for detector in DETECTORS if (finding := detector(case)) is not None)
+    found = [finding for detector in DETECTORS if (finding := detector(case)) is not None]
+    return rank(case.overlaps(finding) for finding in found)
 
 
 def rank(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -1,8 +1,9 @@
 """Adapters that are loaded again and again, because the slots on the device are fewer than the adapters in use.
 
-The first load of each adapter on each engine has to be; every further one is a *reload*.  Looked at where
-reloads are at least `RELOADS_PER_REQUEST`.  Accounted to a request: of the copy time between `queued` and its
-end, what steps with loads take above the engine's median copy, times the reloads' share of the loads.
+The first load of each adapter on each engine has to be; every further one is a *reload*.  A table may hold
+several runs, each of which starts with empty slots, so first loads are counted for each `run_id`.  Looked at
+where reloads are at least `RELOADS_PER_REQUEST`.  Accounted to a request: of the copy time between `queued` and
+its end, what steps with loads take above the engine's median copy, times the reloads' share of the loads.
 """
 
 import numpy as np
@@ -20,29 +21,27 @@ def adapter_thrash(case: Case) -> Finding | None:
     """Find adapter loads that more slots would have saved."""
     if not case.lines:
         return unknown(ID, LAYER, "Whether adapters thrash is not known.", "no step rows were recorded")
-    adapter = case.column("adapter").astype(str)
-    needed = {name: len(set(adapter[(case.engine == name) & (adapter != "")])) for name in case.lines}
+    used = _used(case)
+    needed = {name: sum(map(len, runs.values())) for name, runs in used.items()}
+    most = max(len(adapters) for runs in used.values() for adapters in runs.values())
     loads = {name: float(line.column("adapter_loads").sum()) for name, line in case.lines.items()}
     again = {name: max(0.0, loads[name] - needed[name]) for name in case.lines}
     per_request = sum(again.values()) / case.n
     if per_request < RELOADS_PER_REQUEST:
         return None
-    start, end = case.engine_window()
     share = np.array([again[name] / loads[name] if loads.get(name) else 0.0 for name in case.engine])
-    spent = case.overlap(start, end, lambda line: {"copy": _loading(line)}) * share
+    copying = case.in_engine(lambda line: {"copy": _loading(line)})
     slots = sorted({str(e.lora.max_loras) for e in case.emulated()}) or ["unknown"]
     return case.claim(
         ID,
         LAYER,
-        spent,
+        {name: ns * share for name, ns in copying.items()},
         "Adapters are evicted and loaded again; a tail request spends {ms} in steps that reload them.",
         (
             Evidence(
                 "reloads_per_request", per_request, 0.0, "1/request", "loads beyond the first of each adapter"
             ),
-            Evidence(
-                "adapters_per_engine", float(max(needed.values())), None, "adapters", "in use on one engine"
-            ),
+            Evidence("adapters_per_engine", float(most), None, "adapters", "in use on one engine in one run"),
             Evidence(
                 "adapter_loads", sum(loads.values()), float(sum(needed.values())), "loads", "needed at least"
             ),
@@ -51,7 +50,7 @@ def adapter_thrash(case: Case) -> Finding | None:
             Change(
                 "engines.*.lora.max_loras",
                 ", ".join(slots),
-                str(max(needed.values())),
+                str(most),
                 "a slot for each in use",
             ),
             Change(
@@ -59,6 +58,17 @@ def adapter_thrash(case: Case) -> Finding | None:
             ),
         ),
     )
+
+
+def _used(case: Case) -> dict[str, dict[str, set[str]]]:
+    """Adapters that requests named, by engine and run; all requests count, completed or not."""
+    found: dict[str, dict[str, set[str]]] = {name: {"": set()} for name in case.lines}
+    engines, adapters = case.requests["engine"].tolist(), case.requests["adapter"].tolist()
+    runs = case.requests["run_id"].tolist() if "run_id" in case.requests else [""] * len(engines)
+    for engine, run, adapter in zip(engines, runs, adapters, strict=True):
+        if adapter and engine in found:
+            found[engine].setdefault(run, set()).add(adapter)
+    return found
 
 
 def _affinity(case: Case) -> str:

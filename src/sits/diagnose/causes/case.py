@@ -1,13 +1,19 @@
 """One run laid out once for all detectors: the cut, the tail, the steps, and how a claim is made.
 
-A detector says, for every request, how many ns of its latency one cause accounts for.  `claim` turns that
-into a Finding whose effect is the mean of it over the slowest 1 % of requests, with a bootstrap interval: "of
-the latency of a tail request, this much".  Effects of different causes may overlap (an adapter load over a
-remote link is both), so they do not add up; the ablation tells them apart.
+A detector says, for every request, how many ns of its latency one cause accounts for, span by span (`SPANS`);
+no more counts than the request spent there.  `claim` turns that into a Finding whose effect is the mean of it
+over the slowest 1 % of requests, with a bootstrap interval: "of the latency of a tail request, this much".
+Beside it stands what P99 would be with this time taken off every request and all else as it was: the figure to
+hold against an ablation.  The two differ where a few requests are far slower than P99.
 
-A claim is made only when the interval's lower bound reaches both `LEAST_MS` and `LEAST_SHARE` of the mean
-tail latency.  With fewer than `LEAST_REQUESTS` requests the tail is three requests or fewer: a claim becomes
-an inconclusive one.
+Effects overlap: a wait for KV blocks at one replica while another is idle is two causes' time.  `overlaps` says
+of each claim how much of it others must count too, since all claims about a span together cannot be more than
+the span.  That is a lower bound; which of them would help is for the ablation to tell.
+
+A claim is made only when the interval's lower bound reaches both `LEAST_MS` and `LEAST_SHARE` of P99, and is an
+alarm from `ALARM_SHARE` of P99 on.  A fault
+of the hardware that is there but below `LEAST_SHARE` is told as `info`.  With fewer than `LEAST_REQUESTS`
+requests the tail is three requests or fewer: a claim becomes an inconclusive one.
 
 Deliberately absent: what any single cause looks like.
 """
@@ -15,6 +21,7 @@ Deliberately absent: what any single cause looks like.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from sits.core.breakpoints import API_RECV, INDEX
@@ -23,7 +30,7 @@ from sits.core.fleet import EmulatedEngine, Fleet, OpenAIEngine
 from sits.diagnose.attribute import Parts, split
 from sits.diagnose.columns import Columns, Floats, Ints, rows_of
 from sits.diagnose.decompose import NS_PER_MS, end_of
-from sits.diagnose.resample import DRAWS, Tail
+from sits.diagnose.resample import DRAWS, Tail, quantile
 from sits.diagnose.steps import StepTime
 
 LEAST_REQUESTS = 300
@@ -31,7 +38,17 @@ LEAST_MS = 1.0
 LEAST_SHARE = 0.01
 ALARM_SHARE = 0.2
 
+SPANS: dict[str, tuple[str, str]] = {
+    "gateway": ("api_recv", "routed"),
+    "window": ("routed", "dispatched"),
+    "queue": ("queued", "scheduled"),
+    "service": ("scheduled", ""),
+}
+"""Where time can be accounted to a cause: two points each, "" for the metric's end."""
+
 Rates = Mapping[str, Any]
+Spent = Mapping[str, np.ndarray]
+"""(m,) ns by span."""
 
 
 class Case:
@@ -70,7 +87,9 @@ class Case:
         self.engine = requests["engine"][self.cut.rows].astype(str)
         self.n = len(self.cut.rows)
         self.tail = Tail(self.cut.total_ns, self.cut.at[:, API_RECV], rng, draws=draws)
-        self.tail_ms = float(self.cut.total_ns[self.tail.rows].mean()) / NS_PER_MS
+        self.tail_ms = self.tail.at(self.cut.total_ns) / NS_PER_MS
+        self.p99_ms = quantile(np.sort(self.cut.total_ns), 0.99) / NS_PER_MS
+        self.claimed: dict[str, Spent] = {}
 
     def column(self, name: str) -> np.ndarray:
         """Column `name` of the request table for the requests of the cut."""
@@ -95,10 +114,22 @@ class Case:
             found[mine] = line.between(start[mine], end[mine], **rates(line))
         return found
 
-    def engine_window(self) -> tuple[Ints, Ints]:
-        """(m,) start and end of the time each request spent in its engine: `queued` to the metric's end."""
-        end = "first_token" if self.metric == "ttft" else "last_token"
-        return self.point("queued"), self.point(end)
+    def span(self, name: str) -> tuple[Ints, Ints]:
+        """(m,) start and end of a span of `SPANS`; `service` ends with the last token where the metric is `e2e`."""
+        start, end = SPANS[name]
+        return self.point(start), self.point(
+            end or ("first_token" if self.metric == "ttft" else "last_token")
+        )
+
+    def engine_spans(self) -> dict[str, tuple[Ints, Ints]]:
+        """`queue`, and `service` as far as it passed in the engine: a TTFT ends outside, with the delivery."""
+        start, end = self.span("service")
+        inside = end - self.parts.part("prefill: delivery") if self.metric == "ttft" else end
+        return {"queue": self.span("queue"), "service": (start, np.maximum(inside, start))}
+
+    def in_engine(self, rates: Callable[[StepTime], Rates]) -> dict[str, Floats]:
+        """Rate-weighted ns of each request's time in its engine, by span."""
+        return {name: self.overlap(*span, rates) for name, span in self.engine_spans().items()}
 
     def signal(self, name: str) -> tuple[Ints, Floats]:
         """Times and values of all samples of signal `name`, in time order; empty when there are none."""
@@ -121,40 +152,70 @@ class Case:
         """Mean ms of `accounted_ns` (m,) over the slowest 1 % of requests."""
         return self.tail.mean(np.asarray(accounted_ns) / NS_PER_MS)
 
-    def matters(self, effect: Interval) -> bool:
-        """Whether an effect is large enough to be claimed."""
-        return effect.low >= max(LEAST_MS, LEAST_SHARE * self.tail_ms)
-
     def claim(
         self,
         cause: str,
         layer: str,
-        accounted_ns: np.ndarray,
+        spent: Spent,
         claim: str,
         evidence: tuple[Evidence, ...],
         changes: tuple[Change, ...] = (),
         *,
         doubt: str = "",
+        fault: bool = False,
     ) -> Finding | None:
-        """A Finding that `accounted_ns` of each request is due to `cause`; None when that is too little.
+        """A Finding that `spent` of each request is due to `cause`; None when that is too little.
 
-        `claim` may hold `{ms}`, replaced by the effect.  `doubt` makes it inconclusive.
+        Args:
+            cause: its id.
+            layer: where it is.
+            spent: (m,) ns by span; what exceeds a request's span does not count.
+            claim: one sentence; `{ms}` in it is replaced by the effect.
+            evidence: what was observed.
+            changes: what to do about it.
+            doubt: makes it inconclusive.
+            fault: of the hardware, to be told (as `info`) even when little of the tail is due to it.
+
         """
-        effect = self.effect(accounted_ns)
-        if not self.matters(effect):
+        spent = {name: np.clip(ns, 0.0, np.subtract(*self.span(name)[::-1])) for name, ns in spent.items()}
+        whole = np.sum(list(spent.values()), axis=0)
+        effect = self.effect(whole)
+        small = effect.low < LEAST_SHARE * self.p99_ms
+        if effect.low < LEAST_MS or (small and not fault):
             return None
+        self.claimed[cause] = spent
         if self.n < LEAST_REQUESTS:
             doubt = f"{self.n} requests, at least {LEAST_REQUESTS} are needed to speak about the slowest 1 %"
+        without_ms = quantile(np.sort(self.cut.total_ns - whole), 0.99) / NS_PER_MS
+        note = "with this time taken off every request and all else as it was, against P99 as it was"
         return Finding(
             id=cause,
             claim=claim.format(ms=f"{effect.value:,.0f} ms"),
             layer=layer,
-            severity="alarm" if effect.low >= ALARM_SHARE * self.tail_ms else "warning",
+            severity="info" if small else "alarm" if effect.low >= ALARM_SHARE * self.p99_ms else "warning",
             effect_ms=effect,
-            evidence=evidence,
+            evidence=(*evidence, Evidence("p99_ms_without", without_ms, self.p99_ms, "ms", note)),
             changes=() if doubt else changes,
             inconclusive=doubt,
         )
+
+    def overlaps(self, finding: Finding) -> Finding:
+        """The finding with how much of its effect other claims must count too, where that is 1 ms or more."""
+        mine = self.claimed.get(finding.id, {})
+        shared = np.zeros(self.n)
+        others: set[str] = set()
+        for name, ns in mine.items():
+            same = {cause: spent[name] for cause, spent in self.claimed.items() if name in spent}
+            start, end = self.span(name)
+            shared += np.clip(np.sum(list(same.values()), axis=0) - (end - start), 0.0, ns)
+            others |= set(same) - {finding.id}
+        shared_ms = self.tail.at(shared) / NS_PER_MS
+        if finding.effect_ms is None or shared_ms < LEAST_MS:
+            return finding
+        note = f"at least, of the effect: it is also counted under {', '.join(sorted(others))}"
+        told = Evidence("shared_ms", shared_ms, finding.effect_ms.value, "ms", note)
+        claim = f"{finding.claim[:-1]} ({shared_ms:,.0f} ms or more of it under other causes too)."
+        return msgspec.structs.replace(finding, claim=claim, evidence=(*finding.evidence, told))
 
 
 def unknown(cause: str, layer: str, claim: str, why: str) -> Finding:

@@ -30,14 +30,12 @@ def kv_pressure(case: Case) -> Finding | None:
     preempted = sum(float(line.column("preempted").sum()) for line in case.lines.values())
     if denied < DENIED_SHARE * steps and preempted == 0:
         return None
-    queued, scheduled, end = case.point("queued"), case.point("scheduled"), case.engine_window()[1]
     waited = case.overlap(
-        queued,
-        scheduled,
+        *case.span("queue"),
         lambda line: dict.fromkeys(("copy", "prepare", "kernel", "gap"), line.column("denied")),
     )
     again = case.overlap(
-        scheduled, end, lambda line: {"kernel": line.kernel_share(line.column("recomputed_tokens"))}
+        *case.span("service"), lambda line: {"kernel": line.kernel_share(line.column("recomputed_tokens"))}
     )
     usage = np.sort(
         np.concatenate(
@@ -79,7 +77,7 @@ def kv_pressure(case: Case) -> Finding | None:
     return case.claim(
         ID,
         LAYER,
-        waited + again,
+        {"queue": waited, "service": again},
         "The KV pool is too small; a tail request loses {ms} to waiting for blocks and to recomputation.",
         evidence,
         _changes(case),

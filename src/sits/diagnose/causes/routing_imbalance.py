@@ -1,11 +1,11 @@
 """A request queues at one replica while another one has nobody waiting: the route, not the load, made it wait.
 
-Accounted to a request: the time in `engine_queue` after the step in progress at its arrival (every replica
-would have made it wait for that) during which at least one other replica that serves its model had an empty
-waiting queue.
+Accounted to a request: the time in `engine_queue` after a usual step (any replica may make a request wait for the step
+in progress, as far as that takes no longer than `USUAL_TOKENS` prompt tokens would) during which at least one other
+replica that serves its model was *free*: nobody waited there, and it ran a usual step or none.
 
-Deliberately absent: whether that replica had the adapter or a free KV block; the size is what a perfect route
-could save at most.
+Deliberately absent: whether that replica had the adapter or a free KV block (the size is what a perfect route could
+save at most), and steps shared with others' prompts (`head_of_line_prefill`), which another route spares too.
 """
 
 from collections.abc import Mapping
@@ -20,6 +20,7 @@ from sits.diagnose.resample import quantile
 from sits.diagnose.steps import StepTime
 
 ID, LAYER = "routing_imbalance", "framework"
+USUAL_TOKENS = 2048
 
 
 def routing_imbalance(case: Case) -> Finding | None:
@@ -44,9 +45,11 @@ def routing_imbalance(case: Case) -> Finding | None:
         free = FreeTime(serving)
         for name, line in serving.items():
             mine = np.flatnonzero((case.engine == name) & (model == kind) & (scheduled > queued))
-            start = np.minimum(line.boundary_after(queued[mine]), scheduled[mine])
             if len(mine):
-                spared[mine] = free.elsewhere(name, start, scheduled[mine])
+                boundary = np.minimum(line.boundary_after(queued[mine]), scheduled[mine])
+                usual_ns = int(line.cost.base_ns + line.cost.prefill_ns * USUAL_TOKENS)
+                usual = np.minimum(queued[mine] + usual_ns, boundary)
+                spared[mine] = free.elsewhere(name, usual, scheduled[mine])
     queue = scheduled - queued
     p99 = {name: quantile(np.sort(queue[case.engine == name]), 0.99) / NS_PER_MS for name in used}
     worst, best = max(p99, key=lambda n: (p99[n], n)), min(p99, key=lambda n: (p99[n], n))
@@ -57,7 +60,7 @@ def routing_imbalance(case: Case) -> Finding | None:
     return case.claim(
         ID,
         LAYER,
-        spared,
+        {"queue": spared},
         "Requests queue at one replica while another is free; of a tail request's wait up to {ms} could be spared.",
         (
             Evidence("engine_queue_ms_p99_worst", p99[worst], p99[best], "ms", f"{worst} against {best}"),
@@ -74,7 +77,7 @@ def routing_imbalance(case: Case) -> Finding | None:
 
 
 class FreeTime:
-    """When each of several engines had nobody waiting: between two steps, before the first and after the last too."""
+    """When each of several engines was free: nobody waiting in a usual step, or no step (before the first, after the last)."""
 
     def __init__(self, lines: Mapping[str, StepTime]) -> None:
         self._names = list(lines)
@@ -84,14 +87,15 @@ class FreeTime:
         ]
         self._knots = np.unique(np.concatenate(edges))
         self._free = np.zeros((len(lines), len(self._knots)), dtype=bool)
-        for row, line in zip(self._free, lines.values(), strict=True):
+        for i, line in enumerate(lines.values()):
             at = self._knots - (line.origin_ns - self._origin)
             step = np.maximum(np.searchsorted(line.start, at, side="right") - 1, 0)
             inside = (at >= line.start[step]) & (at < line.end[step])
-            row[:] = ~inside | (line.column("waiting")[step] == 0)
+            usual = (line.column("waiting") == 0) & (line.prefill_tokens <= USUAL_TOKENS)
+            self._free[i] = ~inside | usual[step]
 
     def elsewhere(self, name: str, start: np.ndarray, end: np.ndarray) -> Floats:
-        """(m,) ns of each window in which at least one engine other than `name` had nobody waiting."""
+        """(m,) ns of each window in which at least one engine other than `name` was free."""
         others = np.array([other != name for other in self._names])
         if not others.any():
             return np.zeros(len(start))

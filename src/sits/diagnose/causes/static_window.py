@@ -50,7 +50,7 @@ def static_window(case: Case) -> Finding | None:
     return case.claim(
         ID,
         LAYER,
-        wait,
+        {"window": wait},
         "A batching window holds requests before dispatch; a tail request waits {ms} in it.",
         evidence,
         (
