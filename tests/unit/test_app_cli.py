@@ -93,6 +93,7 @@ def test_every_command_explains_itself(run, command):
         (("investigate",), "--target"),
         (("why", "--since", "15"), "'15' has no unit"),
         (("why", "--since", "15 parsecs"), "parsecs"),
+        (("why", "--store", "nowhere"), "`sitsctl up` writes one"),
         (("check", "no-such.yaml"), "no-such.yaml"),
         (("check",), "FLEET"),
         (("investigate", "--target", "x", "--rate", "0"), "--rate"),
@@ -148,6 +149,24 @@ def test_json_is_alone_on_stdout(run, called, tmp_path):
         assert out.count("\n") == 1
         msgspec.json.decode(out, type=Report)
     assert run("reproduce", "--json")[2].endswith(f"report: {tmp_path}/out/report.html\n")
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("reproduce", "-o", "file/out"),
+        ("investigate", "--target", "http://x", "-o", "file/out"),
+        ("why", "--store", ".", "--html", "file/why.html"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_told_before_the_work(run, called, tmp_path, argv):
+    (tmp_path / "file").touch()
+    called.pop("seed", None)
+    code, out, err = run(*argv)
+    assert (code, out) == (3, "")
+    assert err.startswith("sitsctl: file")
+    assert "simulating" not in err
+    assert not {"seed", "target", "since_ns"} & set(called)
 
 
 def test_quiet_leaves_stderr_empty(run, called):

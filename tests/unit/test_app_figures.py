@@ -6,13 +6,13 @@ from itertools import pairwise
 
 import pytest
 
-from sits.app import topology
+from sits.app import drawing
 from sits.app.report import grouping, numbers, page, stages, summary, svg, takeaways, timeline, verdict
 from sits.app.terminal import Progress
 
 
 @pytest.mark.parametrize(
-    "module", [grouping, numbers, page, stages, summary, svg, takeaways, timeline, topology, verdict]
+    "module", [drawing, grouping, numbers, page, stages, summary, svg, takeaways, timeline, verdict]
 )
 def test_examples_in_docstrings_hold(module):
     result = doctest.testmod(module)

@@ -83,7 +83,7 @@ def fix(name, saved, needed):
 
 def test_fixes_are_called_proven_only_where_an_interval_says_so():
     rows = (fix("one", (5.0, -1.0, 9.0), (1.0, -1.0, 2.0)), fix("two", (3.0, 1.0, 5.0), (-2.0, -3.0, -1.0)))
-    line = takeaways.ablation(rows)
+    line = plain(takeaways.ablation(rows))
     assert line == (
         "one saves most alone: 5 ms, though its interval reaches zero. "
         "1 of 2 fixes are proven to matter, alone or among the others."

@@ -142,6 +142,7 @@ def reproduce(
     from sits.app.terminal import Progress  # noqa: PLC0415
     from sits.bench.reproduce import reproduce as run  # noqa: PLC0415
 
+    output.prepare(out)
     with Progress(quiet=quiet) as progress:
         report = run(
             scenario,
@@ -179,7 +180,7 @@ def up(fleet: Path, quiet: bool) -> int:
 )
 @click.option(
     "--store",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=click.Path(file_okay=False, path_type=Path),
     default=Path("sits-store"),
     show_default=True,
     help="The store that `sitsctl up` wrote.",
@@ -200,6 +201,8 @@ def why(since: int, store: Path, html: Path | None, as_json: bool) -> int:
     from sits.bench.why import why as explain  # noqa: PLC0415
     from sits.world import RealWorld  # noqa: PLC0415
 
+    output.require_store(store)
+    output.prepare(html.parent if html else None)
     report = explain(store, since, RealWorld())
     output.show(report, as_json=as_json, written=output.write_page(report, html) if html else None)
     return OK if output.proven(report) else MISSED
@@ -271,6 +274,7 @@ def investigate(
     from sits.bench.investigate import investigate as look  # noqa: PLC0415
     from sits.world import RealWorld  # noqa: PLC0415
 
+    output.prepare(out)
     with Progress(quiet=quiet) as progress:
         report = look(
             target,

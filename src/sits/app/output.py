@@ -4,6 +4,7 @@ Rules: `--json` prints one document on standard output and nothing else there; t
 goes to standard error.  Colour only where standard output is a terminal and `NO_COLOR` is not set.
 """
 
+import errno
 import os
 import shutil
 import sys
@@ -39,6 +40,34 @@ def show(report: Report, *, as_json: bool, written: Path | None) -> None:
 def proven(report: Report) -> bool:
     """Whether the run judged (`after` where there is one) is proven to meet the objective."""
     return state(report) == "met"
+
+
+def require_store(store: Path) -> None:
+    """Refuse a store that is not there, saying who makes one.
+
+    Raises:
+        click.BadParameter: no such directory.
+
+    """
+    if not store.is_dir():
+        raise click.BadParameter(
+            f"no directory {str(store)!r}; `sitsctl up` writes one where its fleet.yaml says (gateway.store)",
+            param_hint="'--store'",
+        )
+
+
+def prepare(out: Path | None) -> None:
+    """Make the directory `out`, if any, before minutes of work, so that a bad one is told at once.
+
+    Raises:
+        OSError: it cannot be made or written to.
+
+    """
+    if out is None:
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    if not os.access(out, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(out))
 
 
 def write_page(report: Report, path: Path) -> Path:

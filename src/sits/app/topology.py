@@ -18,6 +18,7 @@ from html import escape
 
 import msgspec
 
+from sits.app.drawing import CHAR_WIDTH, LINE_HEIGHT, Drawing, fit, wrapped
 from sits.core.fleet import EmulatedEngine, Fleet, Node, OpenAIEngine
 from sits.core.units import show_duration
 
@@ -26,8 +27,7 @@ MAX_NODES = 6
 MAX_SERVERS = 12
 MAX_NAMES = 24
 GAP, PAD = 10, 8
-GPU_HEIGHT, ENGINE_HEAD, LINE_HEIGHT, LINK_HEIGHT, HOST_HEIGHT = 24, 21, 13, 46, 26
-CHAR_WIDTH = 6.1
+GPU_HEIGHT, ENGINE_HEAD, LINK_HEIGHT, HOST_HEIGHT = 24, 21, 46, 26
 
 CSS = """
 .tp text{font-family:var(--font,Arial,sans-serif);font-size:11.5px;fill:var(--ink,#1c1f23)}
@@ -48,70 +48,9 @@ CSS = """
 """.strip()
 
 
-class _Drawing:
-    """Marks collected from top to bottom."""
-
-    def __init__(self) -> None:
-        self.marks: list[str] = []
-
-    def box(self, x: float, y: float, width: float, height: float, kind: str, tip: str = "") -> None:
-        inner = f"<title>{escape(tip)}</title>" if tip else ""
-        self.marks.append(
-            f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="3">{inner}</rect>'
-        )
-
-    def text(self, x: float, y: float, content: str, kind: str = "", anchor: str = "start") -> None:
-        self.marks.append(
-            f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(content)}</text>'
-        )
-
-    def words(self, x: float, y: float, parts: Sequence[tuple[str, bool]], kind: str, room: float) -> float:
-        """A line of values, the changed ones marked, wrapped at `room`; returns the y of its last line."""
-        for index, line in enumerate(wrapped(parts, room)):
-            y += LINE_HEIGHT if index else 0
-            shown = " · ".join(
-                f'<tspan class="tp-diff">{escape(content)}</tspan>' if changed else escape(content)
-                for content, changed in line
-            )
-            self.marks.append(f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{shown}</text>')
-        return y
-
-    def path(self, d: str, kind: str) -> None:
-        self.marks.append(f'<path class="{kind}" d="{d}"/>')
-
-
-def fit(content: str, room: float) -> str:
-    """Text cut to about `room` units of width, with an ellipsis.
-
-    >>> fit("a-very-long-engine-name", 60)
-    'a-very-l…'
-    """
-    most = max(2, int(room / CHAR_WIDTH))
-    return content if len(content) <= most else content[: most - 1] + "…"
-
-
-def wrapped(parts: Sequence[tuple[str, bool]], room: float) -> list[list[tuple[str, bool]]]:
-    """Values in lines of about `room` units, none broken inside.
-
-    >>> wrapped([("one", False), ("two", True), ("three", False)], 60)
-    [[('one', False), ('two', True)], [('three', False)]]
-    """
-    lines: list[list[tuple[str, bool]]] = []
-    used = room
-    for content, changed in parts:
-        short = fit(content, room)
-        width = len(short) * CHAR_WIDTH
-        if used + width > room:
-            lines.append([])
-            used = 0.0
-        lines[-1].append((short, changed))
-        used += width + 3 * CHAR_WIDTH
-    return lines
-
-
 def topology_svg(fleet: Fleet, other: Fleet | None = None) -> str:
     """The fleet as one SVG element; values that differ from `other` are marked."""
-    drawing = _Drawing()
+    drawing = Drawing()
     y = _gateway(drawing, fleet, other)
     kinds = alike(fleet, other)
     for nodes in kinds[:MAX_NODES]:
@@ -152,7 +91,7 @@ def _nameless(engine: EmulatedEngine) -> EmulatedEngine:
     return msgspec.structs.replace(engine, name="", node="")
 
 
-def _gateway(drawing: _Drawing, fleet: Fleet, other: Fleet | None) -> float:
+def _gateway(drawing: Drawing, fleet: Fleet, other: Fleet | None) -> float:
     def parts(of: Fleet) -> list[str]:
         window = of.policy.window
         waits = {"fixed": show_duration(window.base), "adaptive": f"{show_duration(window.low)} to {show_duration(window.high)}"}  # fmt: skip
@@ -175,7 +114,7 @@ def _gateway(drawing: _Drawing, fleet: Fleet, other: Fleet | None) -> float:
         PAD * 2, 32, [(part, part not in before) for part in mine], "tp-value", WIDTH - 4 * PAD
     )
     height = last + 9
-    frame = _Drawing()
+    frame = Drawing()
     frame.box(1, 1, WIDTH - 2, height - 1, "tp-gate")
     frame.text(PAD * 2, 17, "gateway", "tp-strong")
     drawing.marks[at:at] = frame.marks
@@ -206,7 +145,7 @@ def _numa(node: Node, gpu: int) -> int:
     return node.gpu_numa[gpu] if gpu < len(node.gpu_numa) else (node.gpu_numa[-1] if node.gpu_numa else 0)
 
 
-def _node(drawing: _Drawing, y: float, nodes: Sequence[Node], fleet: Fleet, other: Fleet | None) -> float:
+def _node(drawing: Drawing, y: float, nodes: Sequence[Node], fleet: Fleet, other: Fleet | None) -> float:
     node = nodes[0]
     engines = _engines(node, fleet)
     halves = _halves(node)
@@ -289,7 +228,7 @@ def _stack(engines: Sequence[EmulatedEngine]) -> dict[str, int]:
 
 
 def _engine(
-    drawing: _Drawing,
+    drawing: Drawing,
     engine: EmulatedEngine,
     y: float,
     height: float,
@@ -346,7 +285,7 @@ def _tip(engine: EmulatedEngine) -> str:
 
 
 def _link(
-    drawing: _Drawing,
+    drawing: Drawing,
     engine: EmulatedEngine,
     start: float,
     y: float,
@@ -380,7 +319,7 @@ def _link(
         drawing.text(x, y + 28, "across NUMA", "tp-remote tp-small", anchor)
 
 
-def _servers(drawing: _Drawing, y: float, fleet: Fleet, other: Fleet | None) -> float:
+def _servers(drawing: Drawing, y: float, fleet: Fleet, other: Fleet | None) -> float:
     """Engines without a drawn machine: by URL, or emulated without a node."""
     drawn = {node.name for node in fleet.nodes}
     rest = [one for one in fleet.engines if isinstance(one, OpenAIEngine) or one.node not in drawn]

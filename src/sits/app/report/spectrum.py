@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from sits.app.drawing import fit
 from sits.app.report import numbers, svg
-from sits.app.topology import fit
 from sits.core.report import HeatMap
 
 MAP_WIDTH, CELL_HEIGHT = 340.0, 18.0

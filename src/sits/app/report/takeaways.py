@@ -19,12 +19,13 @@ ALIKE = 0.15
 
 
 def time(value: float) -> str:
-    """Milliseconds, or seconds where there are many.
+    """Milliseconds, or seconds where there are many; figure and unit stay on one line.
 
-    >>> time(868.1), time(5049.2), time(0.4)
+    >>> tuple(time(value).replace(numbers.NO_BREAK, " ") for value in (868.1, 5049.2, 0.4))
     ('868 ms', '5.05 s', '0.4 ms')
     """
-    return f"{numbers.number(value / 1000)} s" if abs(value) >= 1000 else f"{numbers.number(value)} ms"
+    figure, unit = (value / 1000, "s") if abs(value) >= 1000 else (value, "ms")
+    return f"{numbers.number(figure)}{numbers.NO_BREAK}{unit}"
 
 
 def tail(report: Report) -> str:
