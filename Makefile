@@ -1,7 +1,7 @@
 # Two commands matter: `make demo` and `make test`.  Each sets up what it needs on a fresh machine.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check tiny bench size lock clean
+.PHONY: help demo test check tiny bench size picture lock clean
 SHELL := /bin/bash
 
 PY := .venv/bin/python
@@ -32,6 +32,9 @@ bench: .venv/.ready-dev ## measurements; ratios within one run, for machines are
 
 size: .venv/.ready-dev ## lines of code and of tests for each room
 	@$(PY) tools/size.py
+
+picture: .venv/.ready-run ## docs/report.png, the first screen of out/report.html (needs Chromium)
+	@$(PY) tools/picture.py out/report.html docs/report.png
 
 lock: ## renew uv.lock and its hashed exports (needs uv)
 	uv lock
