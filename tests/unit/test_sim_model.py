@@ -9,7 +9,7 @@ from sits.core.errors import CapacityError, ConfigError
 from sits.predict import prepare, steptime
 from sits.predict.prepare import Rank
 from sits.predict.transfer import Dips
-from sits.sim.model import EngineModel, simulate
+from sits.sim.model import EngineModel, compile_kernel, simulate
 from sits.testing.loop import small_spec
 from sits.world import stream_generator
 
@@ -83,6 +83,23 @@ def test_without_blocks_the_youngest_is_preempted_and_computed_again():
     assert sum(s.recomputed_tokens for s in steps) == 32
     assert [(s.finished, s.preemptions) for s in steps if s.finished] == [(["old"], [0]), (["young"], [1])]
     assert sum(s.tokens for s in steps) == 16
+
+
+def test_a_prompt_admitted_before_its_blocks_are_free_is_computed_again_and_again():
+    """64 blocks; the first request holds 39, the second needs 38 for its prompt and finds 25."""
+
+    def recomputed(reserve):
+        model = EngineModel(small_spec(reserve_full_isl=reserve))
+        model.add("first", 600, 20)
+        model.add("second", 600, 20)
+        steps = run(model)
+        assert sum(s.tokens for s in steps) == 40
+        return sum(s.recomputed_tokens for s in steps), sum(s.preempted for s in steps)
+
+    assert recomputed(True) == (0, 0)
+    tokens, times = recomputed(False)
+    assert times > 3
+    assert tokens > 600
 
 
 def test_an_adapter_is_loaded_once_and_the_whole_batch_waits():
@@ -202,6 +219,44 @@ def test_importing_the_rooms_does_not_import_numba():
         "sys.exit('numba' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_compiled_function_is_made_ready_with_the_types_it_is_used_with():
+    from sits.sim import kernel
+
+    compile_kernel()
+    assert compile_kernel() == 0
+    model = EngineModel(small_spec(lora_slots=1), stream_generator(1, "n"))
+    model.add("a", 9, 20, "x")
+    model.step(0)
+    assert len(model.coast(0)) == 18
+    model.rewind(3)
+    model.cancel("a")
+    column = np.array([1, 2])
+    simulate(column, column, column, column - 2, small_spec(lora_slots=1), stream_generator(1, "n"))
+    assert {entry.__name__: len(entry.signatures) for entry in kernel.ENTRIES} == dict.fromkeys(
+        ("add", "cancel", "step", "simulate", "coast", "rewind"), 1
+    )
+    cached = [name for name, f in vars(kernel).items() if hasattr(f, "stats") and f.stats.cache_path]
+    assert sorted(cached) == sorted(entry.__name__ for entry in kernel.ENTRIES)
+
+
+def test_only_what_coasted_can_be_taken_back():
+    model = EngineModel(small_spec())
+    model.add("a", 9, 20)
+    model.step(0)
+    done = len(model.coast(0))
+    held = model.blocks_held
+    taken = model.blocks_taken(done - 1)
+    with pytest.raises(ValueError, match="whose first stays"):
+        model.rewind(done)
+    model.rewind(done - 1)
+    assert held - model.blocks_held == taken == 1
+    with pytest.raises(ValueError, match="1 steps back, of a stretch of 1"):
+        model.rewind(1)
+    model.step(0)
+    with pytest.raises(ValueError, match="stretch of 0"):
+        model.rewind(1)
 
 
 def test_compiled_code_is_kept_on_disk_for_the_next_process():

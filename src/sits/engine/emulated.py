@@ -5,6 +5,9 @@ ids; a driver with one timer a step runs `sim.model.EngineModel` while there is 
 none, so idling costs nothing.  Step times are planned: when the loop wakes late, the next step still starts
 where the last one ended, so the model's time does not drift from the clock.
 
+When nobody asks for single steps, a stretch of uneventful ones (`EngineModel.coast`) costs one timer; an
+arrival or a cancellation within it ends it with the step that runs then, so every time is the same.
+
 Every point 5..16 is marked MEASURED with the time it has in this engine, once that time has come.  Tokens
 leave at the end of the step that made them.  The true length of an answer is known here and nowhere else:
 `lengths` is the oracle boundary.
@@ -18,12 +21,13 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
-from sits.core.breakpoints import ENGINE_RECV, KV_ALLOCATED, QUEUED, SCHEDULED, TOKENIZED
+from sits.core.breakpoints import ENGINE_RECV
 from sits.core.errors import EngineError, UnknownError
 from sits.core.ports import World
-from sits.core.request import Chunk, Request, Usage
+from sits.core.request import Chunk, Request
 from sits.core.timeline import Timeline
-from sits.engine.emulated_text import EVENTS, JSON, Answer
+from sits.engine.emulated_text import Answer
+from sits.engine.emulated_work import Work, deliver_ends, deliver_some
 from sits.sim.cpu import Flow
 from sits.sim.model import EngineModel, StepResult
 from sits.sim.spec import EngineSpec
@@ -49,45 +53,6 @@ class StepRow(NamedTuple):
     adapter_loads: int
     eager: int
     prepare_ns: int
-
-
-class _Work:
-    """One request inside the engine."""
-
-    __slots__ = (
-        "answer",
-        "chunks",
-        "error",
-        "generated",
-        "gone",
-        "output",
-        "prompt",
-        "queued_ns",
-        "request",
-        "sent",
-        "timeline",
-        "tokenized_ns",
-        "waiter",
-    )
-
-    def __init__(self, request: Request, timeline: Timeline, output: int, answer: Answer | None) -> None:
-        self.request = request
-        self.timeline = timeline
-        self.prompt = max(1, request.prompt_tokens)
-        self.output = output
-        self.answer = answer
-        self.tokenized_ns = 0
-        self.queued_ns = 0
-        self.generated = 0
-        self.sent = 0
-        self.chunks: deque[Chunk] = deque()
-        self.waiter: asyncio.Future[None] | None = None
-        self.error: EngineError | None = None
-        self.gone = False
-
-    def wake(self) -> None:
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(None)
 
 
 class EmulatedEngine:
@@ -135,33 +100,35 @@ class EmulatedEngine:
         self._interval = stream_interval
         self._models = models
         self._render = render
-        self._model: EngineModel[_Work] = EngineModel(
+        self._model: EngineModel[Work] = EngineModel(
             spec, world.rng(f"engine/{name}/noise") if noise else None
         )
-        self._works: dict[_Work, None] = {}
-        self._arriving: deque[_Work] = deque()
+        self._works: dict[Work, None] = {}
+        self._arriving: deque[Work] = deque()
         self._front_free_ns = 0
         self._timer: asyncio.TimerHandle | None = None
         self._due_ns = 0
-        self._result: StepResult[_Work] | None = None
+        self._result: StepResult[Work] | None = None
         self._coast_ns: list[int] = []
         self._flow: Flow | None = None
         self._closed = False
 
     @property
     def running(self) -> int:
-        """Requests in the batch."""
+        """Requests in the batch; one that gets its last token in the step that runs has left it."""
         return self._model.running
 
     @property
     def waiting(self) -> int:
-        """Requests in the waiting queue; those still in the front end are not."""
+        """Requests in the waiting queue as the step that runs left it; those still in the front end are not."""
         return self._model.waiting
 
     @property
     def kv_usage(self) -> float:
-        """Share of KV blocks held, 0..1."""
-        return 1.0 - self._model.blocks_free / self.spec.blocks
+        """Share of KV blocks held, 0..1, in the step that runs."""
+        ahead = self._ahead(self._world.now_ns())
+        free = self._model.blocks_free + (self._model.blocks_taken(ahead) if ahead else 0)
+        return 1.0 - free / self.spec.blocks
 
     async def generate(self, request: Request, timeline: Timeline) -> AsyncIterator[Chunk]:
         """Answer `request`; see the Engine port.
@@ -176,15 +143,10 @@ class EmulatedEngine:
         work = self._enter(request, timeline)
         try:
             while True:
-                while work.chunks:
-                    chunk = work.chunks.popleft()
-                    yield chunk
-                    if chunk.last:
-                        return
-                if work.error is not None:
-                    raise work.error
-                work.waiter = asyncio.get_running_loop().create_future()
-                await work.waiter
+                chunk = await work.next_chunk()
+                yield chunk
+                if chunk.last:
+                    return
         finally:
             if not work.gone:
                 self._leave(work)
@@ -194,7 +156,7 @@ class EmulatedEngine:
         self._closed = True
         self._fail(EngineError(f"engine {self.name} was closed", code="engine_closed"))
 
-    def _enter(self, request: Request, timeline: Timeline) -> _Work:
+    def _enter(self, request: Request, timeline: Timeline) -> Work:
         self._check(request)
         answer = None
         if request.body or self._render:
@@ -202,7 +164,7 @@ class EmulatedEngine:
         output = max(1, self._lengths(request))
         if request.output_tokens_max:
             output = min(output, request.output_tokens_max)
-        work = _Work(request, timeline, output, answer)
+        work = Work(request, timeline, output, answer)
         self._model.check(request.id, work.prompt, output, request.adapter)
         now_ns = self._world.now_ns()
         timeline.mark(ENGINE_RECV, now_ns)
@@ -213,8 +175,7 @@ class EmulatedEngine:
         work.queued_ns = work.tokenized_ns + int(front.enqueue_us * 1000.0 + 0.5)
         self._works[work] = None
         self._arriving.append(work)
-        if self._coast_ns:
-            self._cut(work.queued_ns)
+        self._cut(work.queued_ns)
         if self._timer is None:
             self._at(work.queued_ns)
         return work
@@ -253,9 +214,7 @@ class EmulatedEngine:
         arriving = self._arriving
         while arriving and arriving[0].queued_ns <= now_ns:
             work = arriving.popleft()
-            timeline = work.timeline
-            timeline.mark(TOKENIZED, work.tokenized_ns)
-            timeline.mark(QUEUED, work.queued_ns)
+            work.mark_front_end(now_ns)
             self._model.add(work, work.prompt, work.output, work.request.adapter)
         if self._on_flow is not None and self._coast(now_ns, self._on_flow):
             return
@@ -270,123 +229,75 @@ class EmulatedEngine:
         self._coast_ns = self._model.coast(now_ns)
         if not self._coast_ns:
             return False
-        self._flow = on_flow(self._coast_ns, self._model.running)
+        self._flow = on_flow(self._coast_ns.copy(), self._model.running)
         if self._arriving:
             self._cut(self._arriving[0].queued_ns)
-        else:
-            self._at(self._coast_ns[-1])
+        self._at(self._coast_ns[-1])
         return True
 
     def _cut(self, at_ns: int) -> None:
-        """End the stretch with the step that runs at `at_ns`; what it ran beyond never happened."""
-        ends_ns = self._coast_ns
-        keep = bisect_left(ends_ns, at_ns) + 1
-        if keep < len(ends_ns):
-            self._model.rewind(len(ends_ns) - keep)
-            if self._flow is not None:
-                self._flow.cut(keep)
-            del ends_ns[keep:]
+        """End the stretch with the step that runs at `at_ns`; what it ran beyond never happened.
+
+        At the very instant of a step's end, that step still runs.
+        """
+        ahead = self._ahead(at_ns)
+        if not ahead:
+            return
+        self._model.rewind(ahead)
+        del self._coast_ns[-ahead:]
+        if self._flow is not None:
+            self._flow.cut(len(self._coast_ns))
         if self._timer is not None:
             self._timer.cancel()
-        self._at(ends_ns[-1])
+            self._at(self._coast_ns[-1])
 
-    def _finish_step(self, result: StepResult[_Work]) -> None:
+    def _ahead(self, at_ns: int) -> int:
+        """Steps of the stretch that begin after the one that runs at `at_ns`."""
+        return max(0, len(self._coast_ns) - bisect_left(self._coast_ns, at_ns) - 1)
+
+    def _finish_step(self, result: StepResult[Work]) -> None:
         for work in result.started:
             if not work.gone:
-                _mark_preparation(work.timeline, result, self._due_ns)
+                work.mark_preparation(result, self._due_ns)
         if self._interval:
-            self._deliver_some(result)
+            deliver_some(result, self._interval)
         else:
-            self._deliver_ends(result)
+            deliver_ends(result)
+        for work in result.finished:
+            self._works.pop(work, None)
         if self._on_tokens is not None and result.tokens:
             self._on_tokens(result.tokens)
         if self._on_step is not None:
             self._on_step(_row(self.name, self.spec.blocks, result))
 
-    def _deliver_some(self, result: StepResult[_Work]) -> None:
-        finished = dict(zip(result.finished, result.preemptions, strict=True))
-        for work in result.emitted:
-            if work.gone:
-                continue
-            work.generated += 1
-            if work in finished:
-                self._last(work, finished[work])
-            elif work.request.stream and (
-                work.generated == 1 or work.generated - work.sent >= self._interval
-            ):
-                self._push(work, None)
-
-    def _deliver_ends(self, result: StepResult[_Work]) -> None:
-        for work in result.first:
-            if not work.gone:
-                work.generated = 1
-                if work.output > 1 and work.request.stream:
-                    self._push(work, None)
-        for work, preemptions in zip(result.finished, result.preemptions, strict=True):
-            if not work.gone:
-                work.generated = work.output
-                self._last(work, preemptions)
-
-    def _last(self, work: _Work, preemptions: int) -> None:
-        self._forget(work)
-        self._push(work, Usage(work.prompt, work.output), preemptions)
-
-    def _push(self, work: _Work, usage: Usage | None, preemptions: int = 0) -> None:
-        tokens = work.generated - work.sent
-        chunk = Chunk(tokens=tokens, last=usage is not None, usage=usage, preemptions=preemptions)
-        if work.answer is not None:
-            if work.request.stream:
-                chunk.data = work.answer.piece(tokens, usage)
-                chunk.content_type = EVENTS
-            elif usage is not None:
-                chunk.data = work.answer.whole(usage)
-                chunk.content_type = JSON
-        work.sent = work.generated
-        work.chunks.append(chunk)
-        work.wake()
-
-    def _forget(self, work: _Work) -> None:
+    def _leave(self, work: Work) -> None:
+        """Cancel: free what it holds, and mark what had happened to it by now."""
         work.gone = True
         self._works.pop(work, None)
-
-    def _leave(self, work: _Work) -> None:
-        """Cancel: free what it holds, and mark what had happened to it by now."""
-        self._forget(work)
         now_ns = self._world.now_ns()
-        self._model.cancel(work)
+        if work in self._model:
+            self._cut(now_ns)
+            self._model.cancel(work)
         if self._result is not None and work in self._result.started:
-            _mark_preparation(work.timeline, self._result, now_ns)
-        if work not in self._arriving:
-            return
-        self._arriving.remove(work)
-        if work.tokenized_ns <= now_ns:
-            work.timeline.mark(TOKENIZED, work.tokenized_ns)
-        if work.queued_ns <= now_ns:
-            work.timeline.mark(QUEUED, work.queued_ns)
+            work.mark_preparation(self._result, now_ns)
+        if work in self._arriving:
+            self._arriving.remove(work)
+            work.mark_front_end(now_ns)
 
     def _fail(self, error: EngineError) -> None:
+        for work in list(self._works):
+            self._leave(work)
+            work.fail(error)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for work in list(self._works):
-            self._leave(work)
-            work.error = error
-            work.wake()
+        if self._coast_ns and self._flow is not None:
+            self._flow.cut(bisect_left(self._coast_ns, self._world.now_ns()))  # the step that runs never ends
+        self._coast_ns = []
         self._result = None
 
 
-def _mark_preparation(timeline: Timeline, result: StepResult[_Work], now_ns: int) -> None:
-    """Mark `scheduled` and the device points of the step that came before `now_ns`."""
-    at_ns = result.t_ns
-    timeline.mark(SCHEDULED, at_ns)
-    for point, stage_ns in enumerate(result.stages_ns, KV_ALLOCATED):
-        at_ns += stage_ns
-        if at_ns > now_ns:
-            return
-        timeline.mark(point, at_ns)
-
-
-def _row(name: str, blocks: int, r: StepResult[_Work]) -> StepRow:
+def _row(name: str, blocks: int, r: StepResult[Work]) -> StepRow:
     return StepRow(
         name,
         r.t_ns,

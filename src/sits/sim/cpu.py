@@ -5,7 +5,8 @@ What it knows: each worker is busy until some time; new work goes to the worker 
 exact and without an event per job.  Work is conserved: a worker idles only when no work is waiting.
 
 Work whose times are known in advance comes as a `Flow`: jobs of one size at ascending times.  It is taken up
-in the order of time whenever somebody looks, so a flow may be cut short as long as its time has not come.
+in the order of time whenever somebody looks, so jobs whose time has not come may still be cut.  At one instant
+the jobs of flows come before work charged directly, in the order their flows came.
 
 Deliberately absent: time slicing, priorities and preemption.  A gateway process is an event loop, and an
 event loop finishes a callback before it starts the next.
@@ -19,7 +20,7 @@ from sits.core.ports import World
 
 
 class Flow:
-    """Jobs of `ns` each at the ascending times `at_ns`; `cut` drops those that have not begun by then."""
+    """Jobs of `ns` each at the ascending times `at_ns`, from now on; `cut` drops the last of them."""
 
     __slots__ = ("at_ns", "next", "ns")
 
@@ -29,7 +30,7 @@ class Flow:
         self.next = 0
 
     def cut(self, keep: int) -> None:
-        """Keep the first `keep` jobs only."""
+        """Keep the first `keep` jobs only: at least all those whose time has come, for they may have been done."""
         del self.at_ns[keep:]
 
 

@@ -776,8 +776,12 @@ def coast(
 
 
 @_entry
-def rewind(steps: int, rows: Ints, running: Ints, tally: Ints, whole: Ints) -> None:
-    """Take back the last `steps` steps of a `coast`: every running request gives back a token a step."""
+def rewind(steps: int, rows: Ints, running: Ints, tally: Ints, slots: Ints, whole: Ints) -> None:
+    """Take back the last `steps` steps of a `coast`, not all of it: every running request gives back a token a step.
+
+    Slots were touched in the same order in every step, so `TOUCHED` needs no mending, and the last step that
+    used one is the last step that is left.
+    """
     for i in range(tally[RUNNING_COUNT]):
         r = running[i]
         rows[r, COMPUTED] -= steps
@@ -787,3 +791,9 @@ def rewind(steps: int, rows: Ints, running: Ints, tally: Ints, whole: Ints) -> N
         tally[FREE] += rows[r, BLOCKS] - kept
         rows[r, BLOCKS] = kept
     tally[STEP_COUNT] -= steps
+    for s in range(whole[SLOT_COUNT]):
+        slots[USED_STEP, s] = min(slots[USED_STEP, s], tally[STEP_COUNT])
+
+
+ENTRIES = (add, cancel, step, simulate, coast, rewind)
+"""Everything Python calls here, to be compiled or loaded ahead of use."""

@@ -20,6 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sits.core.errors import CapacityError
+from sits.predict.prepare import Rank
+from sits.predict.steptime import SCALARS, StepTime
 from sits.sim.spec import EngineSpec, refusal
 
 Id = TypeVar("Id", bound=Hashable)
@@ -90,6 +92,7 @@ class EngineModel(Generic[Id]):
         self._noise_ring = noise_draws(spec, rng)
         self._noise = self._noise_ring.tolist()
         self._steps = 0
+        self._coasted = 0
         self._ends_ns = np.zeros(COAST_MAX, np.int64)
         self._names: list[Id | None] = [None] * capacity
         self._rows: dict[Id, int] = {}
@@ -145,6 +148,7 @@ class EngineModel(Generic[Id]):
             return None
         noise = self._noise[self._steps % len(self._noise)]
         self._steps += 1
+        self._coasted = 0
         kernel = self._kernel
         kernel.step(now_ns, noise, *self._arguments)
         cells = self._result.tolist()
@@ -166,14 +170,30 @@ class EngineModel(Generic[Id]):
         kernel = self._kernel
         done = kernel.coast(now_ns, self._steps, self._noise_ring, self._ends_ns, *self._arguments)
         self._steps += done
+        self._coasted = done
         ends_ns: list[int] = self._ends_ns[:done].tolist()
         return ends_ns
 
     def rewind(self, steps: int) -> None:
-        """Take back the last `steps` steps of the `coast` that was the last thing this model did."""
+        """Take back the last `steps` steps of the `coast` that was the last to run; its first step stays.
+
+        Raises:
+            ValueError: so many steps did not coast.
+
+        """
+        if not 0 <= steps < max(1, self._coasted):
+            raise ValueError(f"{steps} steps back, of a stretch of {self._coasted} whose first stays")
         state = self._state
-        self._kernel.rewind(steps, state.rows, state.running, state.tally, self._settings.whole)
+        self._kernel.rewind(steps, state.rows, state.running, state.tally, state.slots, self._settings.whole)
         self._steps -= steps
+        self._coasted -= steps
+
+    def blocks_taken(self, steps: int) -> int:
+        """Blocks the last `steps` steps of a `coast` took; what a `rewind` of them would give back."""
+        kernel, state = self._kernel, self._state
+        rows = state.rows[state.running[: self.running]]
+        before = -(-(rows[:, kernel.COMPUTED] - steps) // self.spec.block_size)
+        return int((rows[:, kernel.BLOCKS] - before).sum())
 
     @property
     def running(self) -> int:
@@ -305,3 +325,30 @@ def simulate(
     for i, field in enumerate(fields):
         out[i, fits] = rows[:, field]
     return Simulated(queued, out[0], out[1], out[2], out[3], steps, end_ns)
+
+
+def compile_kernel() -> int:
+    """Make every compiled function ready: loaded from disk, or compiled and kept there; how many had to be compiled.
+
+    The first use of the kernel costs about a second when it is on disk and ten and more when it is not; a
+    process that answers others, or starts some, takes that time before.
+    """
+    from sits.sim import kernel  # noqa: PLC0415  (numba loads with the first model)
+
+    before = _compiled(kernel.ENTRIES)
+    table = dict.fromkeys(("dense_tokens", "dense_us", "head_seqs", "head_us"), (1.0,))
+    step = StepTime(source="to compile", **table, **dict.fromkeys(SCALARS, 0.0))  # type: ignore[arg-type]
+    spec = EngineSpec(step=step, ranks=(Rank(bandwidth=1e9),), blocks=8)
+    model: EngineModel[int] = EngineModel(spec, capacity=1)
+    model.add(0, 1, 8)
+    model.step(0)
+    model.coast(0)
+    model.rewind(1)
+    model.cancel(0)
+    one = np.ones(1, np.int64)
+    simulate(one, one, one, None, spec)
+    return _compiled(kernel.ENTRIES) - before
+
+
+def _compiled(entries: tuple[Any, ...]) -> int:
+    return sum(sum(entry.stats.cache_misses.values()) for entry in entries)
