@@ -14,7 +14,7 @@ from sits.core.breakpoints import NAMES, POINT_COUNT
 from sits.diagnose.attribute import split
 from sits.diagnose.causes import find_causes
 from sits.diagnose.causes.gateway_saturation import line_mean
-from sits.diagnose.causes.routing_imbalance import USUAL_TOKENS, FreeTime
+from sits.diagnose.causes.queueing import USUAL_TOKENS, FreeTime
 from sits.diagnose.steps import by_engine
 
 

@@ -27,6 +27,13 @@ from sits.diagnose.decompose import account, slow_and_normal
 GRID_NS = 500_000_000
 """Spacing of the client's own series."""
 
+STAGES_COLUMNS = {
+    "title": "What load adds",
+    "rest": "baseline",
+    "tail": "loaded",
+}
+"""What the two columns of `Report.stages` are in an investigation: means of two phases, not of the rest and the slowest 1 %."""
+
 NOTES: tuple[Note, ...] = (
     Note("TTFT", "From the moment a request was due to its first token at the client: send lag and connecting included."),
     Note("TPOT", "(last token - first token) / (output tokens - 1), per request; tokens as the engine's usage says."),
@@ -110,7 +117,7 @@ def report_of(
             "metrics": target.metrics_url or target.metrics_error,
             "engine_configuration": engine,
             "metric_names": loaded.change.view.used if loaded.change else {},
-            "stages_columns": ["baseline", "loaded"],
+            "stages_columns": STAGES_COLUMNS,
             "phases": {
                 "baseline": _phase_facts(baseline, latencies["baseline"], calm),
                 "loaded": _phase_facts(loaded, latencies["loaded"], parts),

@@ -9,6 +9,7 @@ cause is one file and one line in `DETECTORS`.
 context without a size comes next, inconclusive ones last; ties go by id.
 """
 
+import math
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -17,7 +18,8 @@ from sits.core.finding import Finding
 from sits.core.fleet import Fleet
 from sits.diagnose.causes.adapter_thrash import adapter_thrash
 from sits.diagnose.causes.arrival_burst import arrival_burst
-from sits.diagnose.causes.case import Case, unknown
+from sits.diagnose.causes.case import LEAST_REQUESTS, Case, unknown
+from sits.diagnose.causes.engine_capacity import engine_capacity
 from sits.diagnose.causes.gateway_saturation import gateway_saturation
 from sits.diagnose.causes.head_of_line_prefill import head_of_line_prefill
 from sits.diagnose.causes.kv_pressure import kv_pressure
@@ -39,6 +41,7 @@ DETECTORS: tuple[Detector, ...] = (
     pcie_dips,
     adapter_thrash,
     routing_imbalance,
+    engine_capacity,
     arrival_burst,
 )
 
@@ -64,7 +67,18 @@ def find_causes(
         return (unknown("too_few_requests", "framework", "Nothing can be said about a tail.", why),)
     case = Case(requests, steps, signals, fleet, metric=metric, rng=rng, draws=draws)
     found = [finding for detector in DETECTORS if (finding := detector(case)) is not None]
+    if case.n < LEAST_REQUESTS:
+        found.append(_small_tail(case.n))
     return rank(case.overlaps(finding) for finding in found)
+
+
+def _small_tail(n: int) -> Finding:
+    size = max(1, math.ceil(0.01 * n))
+    claim = (
+        f"The slowest 1 % of {n} requests is {size} request{'s'[: size > 1]}: what it met is no pattern yet."
+    )
+    why = f"{LEAST_REQUESTS - n} more requests are needed"
+    return unknown("too_few_requests", "framework", claim, why)
 
 
 def rank(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -152,6 +152,10 @@ class Case:
         """Mean ms of `accounted_ns` (m,) over the slowest 1 % of requests."""
         return self.tail.mean(np.asarray(accounted_ns) / NS_PER_MS)
 
+    def matters(self, ms: float) -> bool:
+        """Whether so much of a tail request's latency is worth a claim."""
+        return ms >= max(LEAST_MS, LEAST_SHARE * self.p99_ms)
+
     def claim(
         self,
         cause: str,
@@ -180,7 +184,7 @@ class Case:
         spent = {name: np.clip(ns, 0.0, np.subtract(*self.span(name)[::-1])) for name, ns in spent.items()}
         whole = np.sum(list(spent.values()), axis=0)
         effect = self.effect(whole)
-        small = effect.low < LEAST_SHARE * self.p99_ms
+        small = not self.matters(effect.low)
         if effect.low < LEAST_MS or (small and not fault):
             return None
         self.claimed[cause] = spent

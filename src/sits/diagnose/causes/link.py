@@ -13,6 +13,8 @@ has another reason (a latency a copy, a dip) and is not accounted.
 samples.  Accounted: their copy time beyond `bytes / typical`.  A copy that is longer than a dip averages over dips
 and calm, so the depth is that of copies, and the link's own dips are deeper.
 
+Where too few copies tell, either says so, but only if all copies together take enough of the tail to matter.
+
 Deliberately absent: why a link dips (contention, replay, power); bandwidth of device-to-device links.
 """
 
@@ -53,10 +55,14 @@ def numa_remote(case: Case) -> Finding | None:
     """Find engines whose copies run at less than the local bandwidth of their node."""
     cause, question = "numa_remote", "Whether copies cross NUMA nodes is not known."
     if case.fleet is None:
+        if _copies_matter_not(case):
+            return None
         return unknown(cause, LAYER, question, "no fleet file: the local bandwidth of the link is not known")
     judged = {name: (_typical(line), _node(case, name)) for name, line in case.lines.items()}
     known = {name: (rate, node) for name, (rate, node) in judged.items() if rate > 0 and node is not None}
     if not known:
+        if _copies_matter_not(case):
+            return None
         return unknown(
             cause, LAYER, question, f"no engine with a node and {LEAST_COPIES} copies of 1 MiB or more"
         )
@@ -94,6 +100,12 @@ def _further_away(line: StepTime, typical: float, node: Node) -> Floats:
     rate = max(typical, min(remote, local))
     lost = line.column("copy_bytes") * max(0.0, 1.0 / rate - 1.0 / local)
     return np.clip(lost / np.maximum(line.column("copy_ns"), 1.0), 0.0, 1.0)
+
+
+def _copies_matter_not(case: Case) -> bool:
+    """Whether all copies together take so little of the tail that no fault of the link could be a cause."""
+    copying = np.sum(list(case.in_engine(lambda _: {"copy": 1.0}).values()), axis=0)
+    return bool(case.lines) and not case.matters(case.effect(copying).high)
 
 
 def _node(case: Case, engine: str) -> Node | None:
@@ -135,6 +147,8 @@ def pcie_dips(case: Case) -> Finding | None:
     cause = "pcie_dips"
     typical = {name: rate for name, line in case.lines.items() if (rate := _typical(line)) > 0}
     if not typical:
+        if _copies_matter_not(case):
+            return None
         why = f"no engine with {LEAST_COPIES} copies of 1 MiB or more"
         return unknown(cause, LAYER, "Whether the host link dips is not known.", why)
     wasted = case.in_engine(lambda line: {"copy": _dip_rate(line)})
