@@ -93,11 +93,20 @@ class Server:
         return bound[0], bound[1]
 
     async def run(self, started: Callable[[str, int], None] | None = None) -> None:
-        """Serve until SIGINT or SIGTERM, then drain.  `started(host, port)` is called once listening."""
+        """Serve until SIGINT or SIGTERM, then drain; a second one cancels what still runs.
+
+        `started(host, port)` is called once listening.
+        """
         host, port = await self.start()
         stop = asyncio.Event()
+
+        def told() -> None:
+            if stop.is_set():
+                self._cancel_all()
+            stop.set()
+
         for number in (signal.SIGINT, signal.SIGTERM):
-            self.loop.add_signal_handler(number, stop.set)
+            self.loop.add_signal_handler(number, told)
         try:
             gc.freeze()  # what is loaded by now stays; collections need not look at it again
             gc.set_threshold(*GC_THRESHOLDS)
@@ -105,9 +114,9 @@ class Server:
                 started(host, port)
             await stop.wait()
         finally:
+            await self.drain()
             for number in (signal.SIGINT, signal.SIGTERM):
                 self.loop.remove_signal_handler(number)
-            await self.drain()
 
     async def drain(self) -> None:
         """Stop listening, let what runs finish within `drain_timeout`, cancel the rest, close the engines."""
@@ -120,8 +129,7 @@ class Server:
             if connection.task is None and connection.reader.idle:
                 connection.transport.close()
         await self._finish(self.fleet.gateway.drain_timeout / SECOND)
-        for connection in list(self.connections):
-            connection.cancel("gateway_draining")
+        self._cancel_all()
         await self._finish(1.0)
         for connection in list(self.connections):
             connection.transport.close()
@@ -210,6 +218,10 @@ class Server:
         if self.draining or not up:
             return 503, _JSON, b'{"status":"draining"}' if self.draining else b'{"status":"no engine is up"}'
         return 200, _JSON, b'{"status":"ready"}'
+
+    def _cancel_all(self) -> None:
+        for connection in list(self.connections):
+            connection.cancel("gateway_draining")
 
     async def _finish(self, within_s: float) -> None:
         """Wait for the running exchanges, for so long."""
