@@ -36,6 +36,7 @@ from sits.core.units import MS, show_duration
 from sits.diagnose.compare import ablation_rows, pooled_quantile
 from sits.diagnose.decompose import account, latency_summary
 from sits.diagnose.spectrum import series
+from sits.sim.model import compile_kernel
 from sits.wire import emulation
 from sits.world import RealWorld, stream_generator
 
@@ -151,6 +152,7 @@ def _outcomes(plan: Plan, todo: list[Job], processes: int) -> Iterator[Outcome]:
         for job in todo:
             yield _run(plan, job)
         return
+    compile_kernel()  # once, so that the workers find it on disk instead of each compiling it
     # forkserver: workers start from a clean process, not from one that may already run threads.
     with ProcessPoolExecutor(processes, get_context("forkserver"), _adopt, (plan,)) as pool:
         yield from pool.map(_run_adopted, todo, chunksize=1)
