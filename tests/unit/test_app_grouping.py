@@ -81,3 +81,14 @@ def test_plain_signals_are_never_folded():
         ("steps over 1.5 s", "20 %", ""),
         ("steps over 2.5 s", "10 %", ""),
     ]  # fmt: skip
+
+
+def test_a_long_list_of_observations_unfolds_and_loses_none():
+    report = synthetic_report()
+    many = tuple(Evidence(f"signal_{i}", float(i + 1), None, "ms") for i in range(7))
+    finding = msgspec.structs.replace(report.findings[0], evidence=many)
+    page = render_html(msgspec.structs.replace(report, findings=(finding,)))
+    assert "4 more observations" in page
+    assert [page.count(f"<td>signal {i}") for i in range(7)] == [1] * 7
+    four = msgspec.structs.replace(finding, evidence=many[:4])
+    assert "more observation" not in render_html(msgspec.structs.replace(report, findings=(four,)))

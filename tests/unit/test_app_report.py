@@ -286,7 +286,8 @@ def test_a_fix_that_makes_things_far_worse_does_not_press_the_others_together():
     assert "◂" in worst.lane
     assert "worse" in worst.lane
     assert worst.p99 == "129,000"
-    assert "costs time" in worst.says
+    assert "costs time alone" in worst.says
+    assert worst.harms
     assert not [row.title for row in view.rows if {"▸", "◂"} & set(row.lane) and row is not worst]
     assert "100,000" not in view.axis
 

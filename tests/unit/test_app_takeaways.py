@@ -86,9 +86,9 @@ def test_fixes_are_called_proven_only_where_an_interval_says_so():
     line = plain(takeaways.ablation(rows))
     assert line == (
         "one saves most alone: 5 ms, though its interval reaches zero. "
-        "1 of 2 fixes are proven to matter, alone or among the others."
+        "1 of 2 fixes is proven to help, alone or among the others; 1 to cost time."
     )
-    assert [says(row) for row in rows] == ["no proven effect", "helps alone, costs time"]
+    assert [says(row) for row in rows] == ["no proven effect", "helps alone, costs time beside the others"]
     assert (
         takeaways.ablation((fix("bad", (-5.0, -9.0, -1.0), (0.0, 0.0, 0.0)),))
         == "No fix saves anything alone."

@@ -37,6 +37,7 @@ class AblationRow(msgspec.Struct, frozen=True):
     needed_interval: str
     unsure: bool
     unsure_needed: bool
+    harms: bool
     says: str
 
 
@@ -92,11 +93,15 @@ def says(row: Ablation) -> str:
     """What the two intervals of a fix prove, in words."""
     if kind(row) != "single" or row.saved is None:
         return ""
-    harm = any(one is not None and one.high < 0 for one in (row.saved, row.needed))
-    parts = ["helps alone"] if row.saved.low > 0 else []
-    parts += ["missed when left out"] if row.needed is not None and row.needed.low > 0 else []
-    parts += ["costs time"] if harm else []
+    parts = _told(row.saved, "helps alone", "costs time alone")
+    parts += _told(row.needed, "missed when left out", "costs time beside the others")
     return ", ".join(parts) or "no proven effect"
+
+
+def _told(effect: Interval | None, gain: str, loss: str) -> list[str]:
+    if effect is None or includes_zero(effect):
+        return []
+    return [gain if effect.low > 0 else loss]
 
 
 def _effects(row: Ablation, start: Interval) -> list[Interval]:
@@ -134,6 +139,7 @@ def _row(row: Ablation, start: Interval, scale: svg.Scale, decimals: int) -> Abl
         needed_interval=numbers.interval(row.needed, decimals) if row.needed else "",
         unsure=includes_zero(row.saved),
         unsure_needed=includes_zero(row.needed),
+        harms=any(one is not None and one.high < 0 for one in (row.saved, row.needed)),
         says=says(row),
     )
 

@@ -5,6 +5,7 @@ column reads `<0.1`, never `0.0`; an interval is written `low – high` and says
 a cell.
 """
 
+import re
 from collections.abc import Iterable
 
 from sits.core.finding import Interval
@@ -12,6 +13,7 @@ from sits.core.finding import Interval
 MINUS = "−"
 EN_DASH = "–"
 NO_BREAK = "\u00a0"
+UNIT = re.compile(r"(?<=\d) (?=(?:ms|s|min|%)(?!\w))")
 
 
 def number(value: float) -> str:
@@ -88,6 +90,15 @@ def percent(share: float) -> str:
         return f"<0.1{NO_BREAK}%" if share > 0 else f"{MINUS}0.0{NO_BREAK}%"
     text = f"{abs(points):.0f}" if abs(points) >= 9.95 or points == 0 else f"{abs(points):.1f}"
     return f"{_signed(text, share)}{NO_BREAK}%"
+
+
+def bound(text: str) -> str:
+    """Text in which no figure is parted from its unit at the end of a line.
+
+    >>> bound("from 2.34 s to 999 ms, 12 % less, in 3 parts").replace(NO_BREAK, "_")
+    'from 2.34_s to 999_ms, 12_% less, in 3 parts'
+    """
+    return UNIT.sub(NO_BREAK, text)
 
 
 def count(value: float) -> str:

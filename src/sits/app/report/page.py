@@ -26,6 +26,8 @@ from sits.core.report import Report, Side
 SEVERITIES = {"alarm": 0, "warning": 1, "info": 2}
 TOP_CAUSES = 6
 CLAUSE_MOST = 90
+OBSERVATIONS = 3
+"""Of a finding, shown before one unfolds the rest; a rest of one is shown too."""
 STORY = (
     ("Where the time goes", "tail", "tail"),
     ("Which fix matters", "fixes", "ablation"),
@@ -57,7 +59,7 @@ def _template() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"num": numbers.number, "words": stages.words}
+    environment.filters |= {"num": numbers.number, "bound": numbers.bound}
     return environment.get_template("report.html.j2")
 
 
@@ -80,6 +82,7 @@ def _context(report: Report) -> dict[str, Any]:
         "topologies": _topologies(report),
         "changes": grouping.changes(report.changes, report),
         "says": says,
+        "observations": OBSERVATIONS,
         "of_tail": "stages_columns" not in report.facts,
         "story": [(title, anchor, says[key]) for title, anchor, key in STORY if says[key]],
         "latencies": _latencies(report),

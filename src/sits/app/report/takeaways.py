@@ -145,7 +145,7 @@ def _from(counts: Sequence[float]) -> list[float]:
 
 
 def findings(ranked: Sequence[Finding]) -> str:
-    """How many causes have an effect that is told apart from zero, and that effects overlap."""
+    """How many causes have an effect that is told apart from zero, and how many have no figure."""
     sized = [one.effect_ms for one in ranked if one.effect_ms and not one.inconclusive]
     if not sized:
         return ""
@@ -156,7 +156,7 @@ def findings(ranked: Sequence[Finding]) -> str:
 
 
 def ablation(rows: Sequence[Ablation]) -> str:
-    """The fix that saves most alone, the one that is missed most, and how many are proven at all."""
+    """The fix that saves most alone, how many are proven to help, and how many to harm."""
     singles = [row for row in rows if row.id not in {"none", "all"} and row.saved is not None]
     if not singles:
         return ""
@@ -166,10 +166,12 @@ def ablation(rows: Sequence[Ablation]) -> str:
         return "No fix saves anything alone."
     doubt = "" if saved[best].low > 0 else ", though its interval reaches zero"
     line = f"{best} saves most alone: {time(saved[best].value)}{doubt}."
-    proven = [
-        row for row in singles if any(one is not None and one.low > 0 for one in (row.saved, row.needed))
-    ]
-    return f"{line} {len(proven)} of {len(singles)} fixes are proven to matter, alone or among the others."
+    effects = [[one for one in (row.saved, row.needed) if one is not None] for row in singles]
+    helping = sum(any(one.low > 0 for one in both) for both in effects)
+    harming = sum(any(one.high < 0 for one in both) for both in effects)
+    verb = "is" if helping == 1 else "are"
+    line += f" {helping} of {len(singles)} fixes {verb} proven to help, alone or among the others"
+    return f"{line}; {harming} to cost time." if harming else f"{line}."
 
 
 def timeline(report: Report) -> str:
