@@ -1,5 +1,6 @@
 """`sitsctl up`: one fleet served until Ctrl-C, every request recorded, every engine watched.
 
+Before it listens, the store has been written to and all engines are ready, so that nobody waits for what is loaded.
 What runs beside the data plane: a writer thread that empties the recorder into the store twice a second, and a
 task that reads each engine's metrics page once a second, gives its state to the router and keeps it as signals.
 A page that cannot be read leaves the engine's state *unknown*, never saturated.
@@ -12,6 +13,8 @@ silently served by one.
 """
 
 import asyncio
+import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,7 @@ from sits.core.units import SECOND
 from sits.engine.emulated import EmulatedEngine as Emulated
 from sits.gateway.pipeline import Gateway
 from sits.gateway.server import Server
+from sits.sim.model import compile_kernel
 from sits.telemetry.prometheus_text import parse
 from sits.telemetry.recorder import Recorder
 from sits.telemetry.rowlog import SignalLog, StepLog
@@ -52,7 +56,7 @@ def up(path: Path, say: Say) -> None:
 
     Raises:
         ConfigErrors: the file has problems; all are named.
-        ConfigError: the address cannot be had, or more than one worker is asked for.
+        ConfigError: the address cannot be had, the store not be written, or more than one worker is asked for.
 
     """
     fleet = load_fleet(path.read_text(), str(path))
@@ -68,42 +72,89 @@ def up(path: Path, say: Say) -> None:
 
 async def _serve(fleet: Fleet, say: Say) -> None:
     world = RealWorld()
-    name = digest(fleet)[:12]
-    run_id = f"{fleet.name}-{world.wall_ns() // SECOND}-{name}"
-    recorder = Recorder(REQUESTS_BUFFERED, world, run_id)
-    steps, signals = StepLog(STEPS_BUFFERED, run_id), SignalLog(SIGNALS_BUFFERED, run_id)
-    store_path = Path(fleet.gateway.store)
-    store = DuckStore(store_path, world=world)
-    _keep_configuration(store_path / f"fleet-{name}.yaml", fleet)
-    writer = StoreWriter(
-        store, {"requests": recorder, "steps": steps, "signals": signals}, retain_ns=RETAIN_NS
+    path = Path(fleet.gateway.store)
+    with _opened(path, world) as store:
+        name = digest(fleet)[:12]
+        run_id = f"{fleet.name}-{world.wall_ns() // SECOND}-{name}"
+        recorder = Recorder(REQUESTS_BUFFERED, world, run_id)
+        steps, signals = StepLog(STEPS_BUFFERED, run_id), SignalLog(SIGNALS_BUFFERED, run_id)
+        gateway = Gateway(world, fleet, _engines(fleet, world, steps), recorder)
+        writer = StoreWriter(
+            store, {"requests": recorder, "steps": steps, "signals": signals}, retain_ns=RETAIN_NS
+        )
+        watchers: list[asyncio.Task[None]] = []
+
+        def started(host: str, port: int) -> None:
+            _keep_configuration(path / f"fleet-{name}.yaml", fleet)
+            writer.start()
+            watchers.extend(
+                asyncio.ensure_future(_watch(gateway, one, signals, say)) for one in fleet.engines
+            )
+            say(_started(fleet, host, port, path))
+
+        try:
+            await _listen(Server(gateway, fleet), started)
+        finally:
+            for watcher in watchers:
+                watcher.cancel()
+            writer.stop()
+    say(
+        f"drained; {gateway.counts['completed']} answered, {recorder.dropped} records dropped, store in {path}"
     )
+
+
+def _engines(fleet: Fleet, world: RealWorld, steps: StepLog) -> dict[str, Engine]:
+    """All engines, ready to answer: what emulated ones compile or load is there before somebody waits for it."""
     lengths = _drawn_lengths(world)
-    engines: dict[str, Engine] = {
+    if any(isinstance(engine, EmulatedEngine) for engine in fleet.engines):
+        compile_kernel()
+    return {
         engine.name: build_engine(fleet, engine, world, lengths=lengths, **_hooks(engine, steps))
         for engine in fleet.engines
     }
-    gateway = Gateway(world, fleet, engines, recorder)
-    server = Server(gateway, fleet)
-    watchers = [asyncio.ensure_future(_watch(gateway, engine, signals, say)) for engine in fleet.engines]
-    writer.start()
+
+
+def _opened(path: Path, world: RealWorld) -> DuckStore:
+    """The store, tried out by a file that is written and deleted.
+
+    Raises:
+        ConfigError: it cannot be written.
+
+    """
     try:
-        await server.run(lambda host, port: say(_started(fleet, host, port, store_path)))
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            return DuckStore(path, world=world)
     except OSError as error:
         raise ConfigError(
-            f"cannot listen on {fleet.gateway.listen}: {error.strerror}",
+            f"cannot record to {path}: {error.strerror}",
+            field="gateway.store",
+            value=str(path),
+            hint="name a directory that may be written",
+        ) from error
+
+
+async def _listen(server: Server, started: Callable[[str, int], None]) -> None:
+    """Serve until told to stop; a port that cannot be had is told as a ConfigError."""
+    listening = False
+
+    def begun(host: str, port: int) -> None:
+        nonlocal listening
+        listening = True
+        started(host, port)
+
+    try:
+        await server.run(begun)
+    except OSError as error:
+        if listening:
+            raise
+        listen = server.fleet.gateway.listen
+        raise ConfigError(
+            f"cannot listen on {listen}: {os.strerror(error.errno) if error.errno else error}",
             field="gateway.listen",
-            value=fleet.gateway.listen,
+            value=listen,
             hint="choose a free port, or stop what uses it",
         ) from error
-    finally:
-        for watcher in watchers:
-            watcher.cancel()
-        writer.stop()
-        store.close()
-    say(
-        f"drained; {gateway.counts['completed']} answered, {recorder.dropped} records dropped, store in {store_path}"
-    )
 
 
 def _started(fleet: Fleet, host: str, port: int, store: Path) -> str:
@@ -111,7 +162,6 @@ def _started(fleet: Fleet, host: str, port: int, store: Path) -> str:
 
 
 def _keep_configuration(file: Path, fleet: Fleet) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(dump_fleet(fleet))
 
 
