@@ -3,7 +3,8 @@
     python benchmarks/bench_sim.py
 
 Prints the start of a process that has the compiled kernel on disk (and, with `--cold`, of one that has not),
-`simulate` on 10,000 generated requests at three loads, and the emulated engine on the virtual loop.  The engine's
+`simulate` on 10,000 generated requests at three loads, and the emulated engine on the virtual loop, step by step
+and coasting (uneventful stretches of steps in one call).  The engine's
 figures are round numbers of the size of an 8B model on one A100; they set how long steps take, not how long
 simulating them takes.
 """
@@ -15,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 
 import numpy as np
 
@@ -24,8 +24,9 @@ from sits.core.timeline import Timeline
 from sits.engine.emulated import EmulatedEngine
 from sits.predict.prepare import Rank
 from sits.predict.steptime import StepTime
+from sits.sim.cpu import Flow, VirtualCpu
 from sits.sim.loop import run_virtual
-from sits.sim.model import EngineModel, simulate
+from sits.sim.model import compile_kernel, simulate
 from sits.sim.spec import EngineSpec
 from sits.world import stream_generator
 
@@ -54,8 +55,8 @@ SPEC = EngineSpec(
 START = """
 import time; cpu, wall = time.process_time(), time.perf_counter()
 import numba; numba_s = time.process_time() - cpu
-from benchmarks_bench_sim import SPEC, EngineModel
-m = EngineModel(SPEC); m.add("a", 10, 2); m.step(0)
+from sits.sim.model import compile_kernel
+compile_kernel()
 print(f"{time.process_time() - cpu:.2f} CPU-s ({numba_s:.2f} of them import numba), {time.perf_counter() - wall:.2f} s")
 """
 
@@ -80,11 +81,9 @@ def best(run, rounds=5):
 
 
 def start_up(cache):
-    here = Path(__file__).resolve()
-    code = START.replace("benchmarks_bench_sim", here.stem)
-    env = {**os.environ, "PYTHONPATH": str(here.parent)} | ({"NUMBA_CACHE_DIR": cache} if cache else {})
+    env = os.environ | ({"NUMBA_CACHE_DIR": cache} if cache else {})
     return subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+        [sys.executable, "-c", START], env=env, capture_output=True, text=True, check=True
     ).stdout.strip()
 
 
@@ -102,7 +101,8 @@ def outputs_of(count):
     return int(workload(count, 1)[2].sum())
 
 
-def virtual_loop(count, per_second, interval, output_max=10_000):
+def virtual_loop(count, per_second, interval, output_max=10_000, coasting=False):
+    """CPU seconds, and what they bought: steps, or stretches of them and other steps when coasting."""
     arrivals, prompts, outputs = workload(count, per_second)
     outputs = np.minimum(outputs, output_max)
 
@@ -110,8 +110,21 @@ def virtual_loop(count, per_second, interval, output_max=10_000):
         steps = []
 
         async def main(world):
+            cpu = VirtualCpu(world)
+
+            def stretch(ends_ns, tokens):
+                steps.append(len(ends_ns))
+                return cpu.flow(Flow(ends_ns, tokens * 1_000))
+
             engine = EmulatedEngine(
-                "e", SPEC, world, lambda r: int(r.intent), on_step=steps.append, stream_interval=interval
+                "e",
+                SPEC,
+                world,
+                lambda r: int(r.intent),
+                on_step=None if coasting else steps.append,
+                on_tokens=lambda tokens: cpu.charge(tokens * 1_000),
+                on_flow=stretch,
+                stream_interval=interval,
             )
             start = world.now_ns()
 
@@ -143,6 +156,13 @@ def engine_on_the_virtual_loop():
         f"virtual loop, {count:,} requests at 1/s: {short / count * 1e6:.0f} us a request of one token with its "
         f"{short_steps / count:.1f} steps; {(long - short) / (long_steps - short_steps) * 1e6:.1f} us a further step"
     )
+    for per_second in (1, 6):
+        single, steps = virtual_loop(count, per_second, 0)
+        coasted, stretches = virtual_loop(count, per_second, 0, coasting=True)
+        print(
+            f"at {per_second}/s: {single:.2f} CPU-s step by step ({steps:,} steps), {coasted:.2f} coasting "
+            f"({stretches:,} stretches): {single / coasted:.1f} times as fast, {count / coasted:,.0f} requests/CPU-s"
+        )
     every, steps = virtual_loop(count, 6, 1)
     print(
         f"at 6/s with a chunk for every token: {every:.2f} CPU-s, {steps:,} steps, {outputs_of(count):,} tokens"
@@ -180,7 +200,7 @@ if __name__ == "__main__":
     )
     options = parser.parse_args()
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    EngineModel(SPEC).add("a", 1, 1)
+    compile_kernel()
     print("start, compiled code on disk:", start_up(""))
     if options.cold:
         with tempfile.TemporaryDirectory() as cache:
