@@ -515,7 +515,6 @@ async def test_drain_cancels_what_does_not_finish_in_time():
 async def test_run_serves_until_a_signal_and_drains():
     thresholds = gc.get_threshold()
     async with House() as house:
-        await house.server.drain()
         again = Server(house.gateway, house.gateway.fleet)
         address = asyncio.get_running_loop().create_future()
         running = asyncio.ensure_future(again.run(lambda host, port: address.set_result((host, port))))

@@ -1,11 +1,12 @@
 """One client connection: bytes in, exchanges one after the other, answers out in order.
 
 Rules:
-- One exchange at a time; pipelined requests wait their turn, in a bounded queue.  Beyond it reading stops, and with it the
-  notice of the client's leaving, until the queue is shorter.
+- One exchange at a time; pipelined requests wait their turn, in a queue bounded in number and in bytes.  Beyond it reading
+  stops, and with it the notice of the client's leaving, until the queue is shorter.
 - A client that leaves cancels its exchange at once, wherever that is: in a window, waiting for the engine, in mid-stream.
   An end-of-file from the client counts as leaving, as with nginx.
-- Back-pressure: when the client does not read, the sink's `write` waits, so the engine is not read either.
+- Back-pressure: when the client does not read, the sink's `write` waits, so the engine is not read either; and no next
+  request of its is begun, so that pages it asks for and never reads do not pile up.
 - A stream is sent chunk by chunk, each in one write; a plain answer in one write with its length.
 - After a refusal of bytes that are still coming the connection lingers: it takes and drops them for a while, because closing
   a socket with unread bytes resets it, and the client would never read why.
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
     from sits.gateway.server import Server
 
 PIPELINED_MAX = 16
-"""Complete requests waiting behind the one being answered on a connection; beyond this, reading stops."""
+PIPELINED_BYTES = 2**20
+"""Complete requests waiting behind the one being answered on a connection, and the bytes of their bodies; beyond this,
+reading stops."""
 
 WRITE_BUFFER_BYTES = 256 * 1024
 """Bytes a client may be behind before its engine is held back."""
@@ -140,7 +143,7 @@ class Connection(asyncio.Protocol):
         if events:
             self._queue += events
             self._next()
-            if len(self._queue) > PIPELINED_MAX and self._reading:
+            if self._reading and self._crowded():
                 self._reading = False
                 self.transport.pause_reading()
 
@@ -151,6 +154,7 @@ class Connection(asyncio.Protocol):
         """Gone: so is what it asked for."""
         self.server.connections.discard(self)
         self._queue.clear()
+        self.reader.close()
         self.resume_writing()
         self.cancel("client_left")
 
@@ -165,6 +169,7 @@ class Connection(asyncio.Protocol):
         paused, self.paused = self.paused, None
         if paused is not None and not paused.done():
             paused.set_result(None)
+        self._next()
 
     def cancel(self, why: str) -> None:
         """Cancel the running exchange, if any."""
@@ -180,7 +185,7 @@ class Connection(asyncio.Protocol):
     # -- one request after the other -----------------------------------------------------------------------------
 
     def _next(self) -> None:
-        while self._queue and self.task is None and not self.transport.is_closing():
+        while self._queue and self.task is None and self.paused is None and not self.transport.is_closing():
             event = self._queue.popleft()
             if isinstance(event, Incoming):
                 self._serve(event, None)
@@ -193,9 +198,16 @@ class Connection(asyncio.Protocol):
                 self.server.bad_requests += 1
                 self.transport.write(error_answer(event.error, close=True))
                 self.linger()
-        if not self._reading and len(self._queue) <= PIPELINED_MAX and not self.transport.is_closing():
+        if not self._reading and not self._crowded() and not self.transport.is_closing():
             self._reading = True
             self.transport.resume_reading()
+
+    def _crowded(self) -> bool:
+        """Whether enough waits here already."""
+        if len(self._queue) > PIPELINED_MAX:
+            return True
+        waiting = (len(event.body) for event in self._queue if isinstance(event, Incoming))
+        return sum(waiting) > PIPELINED_BYTES
 
     def _serve(self, incoming: Incoming, problem: SitsError | None) -> None:
         path = incoming.path

@@ -28,7 +28,10 @@ REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 LAST_CHUNK = b"0\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _STATUS_LINES = {code: b"HTTP/1.1 %d %s\r\n" % (code, reason) for code, reason in REASONS.items()}
+LENGTH_DIGITS = 18
 _BODYLESS = (b"GET", b"HEAD", b"DELETE", b"OPTIONS")
+_WITH_BODY = (b"POST", b"PUT", b"PATCH")
+"""Methods that are nothing without a body, so its length must be told; any other has none unless it tells."""
 
 
 class ProtocolError(CallerError):
@@ -123,7 +126,14 @@ class HttpReader:
             self._refuse(self._error or ProtocolError(400, f"not HTTP/1.1: {error.__context__ or error}"))
         except httptools.HttpParserError as error:
             self._refuse(self._error or ProtocolError(400, f"not HTTP/1.1: {error}"))
+        finally:
+            self._events = []  # a connection at rest does not hold its last request
         return events
+
+    def close(self) -> None:
+        """No more will come: let go of what has."""
+        self._dead = True
+        self._begin()
 
     # -- limits on what llhttp would collect without end -------------------------------------------------------
 
@@ -153,8 +163,7 @@ class HttpReader:
     def _begin(self) -> None:
         self._url: list[bytes] = []
         self._headers: dict[bytes, bytes] = {}
-        self._body: list[bytes] = []
-        self._body_bytes = 0
+        self._body: bytes | bytearray = b""
         self._request: Incoming | None = None
         self._in_head = True
 
@@ -194,7 +203,7 @@ class HttpReader:
             self._fail(501, "protocol upgrades are not served; send the request without Upgrade")
         self._check_framing(request)
         expect = headers.get(b"expect")
-        if expect is not None:
+        if expect is not None and request.version == "1.1":  # HTTP/1.0 knows no 100 (RFC 9110, 10.1.1)
             if expect.lower() != b"100-continue":
                 self._fail(417, "the only expectation known is 100-continue")
             self._events.append(Continue())
@@ -207,28 +216,32 @@ class HttpReader:
             if coding.lower() != b"chunked" or request.version == "1.0":
                 self._fail(501, "the only transfer coding known is chunked, in HTTP/1.1")
         elif length is not None:
-            if not length.isdigit():
+            if not length.isdigit() or len(length) > LENGTH_DIGITS:
                 self._fail(400, "Content-Length is not a number")
             if int(length) > self.body_limit:
                 self._fail_too_large(int(length))
-        elif request.method not in _BODYLESS:
+        elif request.method in _WITH_BODY:
             self._fail(411, "no Content-Length", "length_required")
 
     def on_body(self, data: bytes) -> None:
         """A piece of the body."""
         self._progress = True
-        self._body_bytes += len(data)
-        if self._body_bytes > self.body_limit:
-            self._fail_too_large(self._body_bytes)
-        self._body.append(data)
+        size = len(self._body) + len(data)
+        if size > self.body_limit:
+            self._fail_too_large(size)
+        if not self._body:
+            self._body = data
+        else:  # one buffer, because a list of a caller's two-byte chunks takes thirty times their size
+            if isinstance(self._body, bytes):
+                self._body = bytearray(self._body)
+            self._body += data
 
     def on_message_complete(self) -> None:
         """The request is whole."""
         request = self._request
         assert request is not None
         self._progress = True
-        body = self._body
-        request.body = body[0] if len(body) == 1 else b"".join(body)
+        request.body = bytes(self._body)
         # llhttp's answer is only right inside this call-back
         request.keep_alive = self._parser.should_keep_alive() and not self._parser.should_upgrade()
         self._events.append(request)

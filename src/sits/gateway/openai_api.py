@@ -2,7 +2,8 @@
 
 Knows: `model`, `stream`, the output limit, `user`, and how long the prompt is, in bytes of its JSON.  The decoder skips
 everything else without building it, so a megabyte of messages costs no objects.
-Rules: a wrong field is an error that names it; the prompt's length in tokens is an *estimate* (bytes / 4, the usual
+Rules: a wrong field is an error that names it, and so is one that would make the books lie (a count over 2^31, a model name
+of a page) or that nobody can read (nested without end); the prompt's length in tokens is an *estimate* (bytes / 4, the usual
 figure for English text) until the engine tells; `max_completion_tokens` beats `max_tokens`, as with OpenAI.
 
 Deliberately absent: validation of what the engine will validate better (sampling parameters, tools, message roles).
@@ -21,13 +22,19 @@ BYTES_PER_TOKEN = 4
 PREFIX_BYTES = 512
 """Two prompts that share this many leading bytes of JSON are taken to share a prefix worth keeping together."""
 
-_Count = Annotated[int, msgspec.Meta(ge=1)]
+COUNT_MAX = 2**31 - 1
+"""The largest token count believed: what callers claim is added up, divided and stored."""
+
+MODEL_CHARACTERS = 256
+"""The longest model name read; names are recorded and repeated in answers."""
+
+_Count = Annotated[int, msgspec.Meta(ge=1, le=COUNT_MAX)]
 
 
 class _Body(msgspec.Struct):
     """What all three endpoints share."""
 
-    model: Annotated[str, msgspec.Meta(min_length=1)]
+    model: Annotated[str, msgspec.Meta(min_length=1, max_length=MODEL_CHARACTERS)]
     stream: bool | None = None
     user: str | None = None
 
@@ -40,7 +47,7 @@ class _Chat(_Body):
 
 class _Completion(_Body):
     prompt: msgspec.Raw = msgspec.Raw()
-    max_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    max_tokens: Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)] | None = None
 
 
 class _Embedding(_Body):
@@ -61,7 +68,9 @@ class Parsed(msgspec.Struct):
 _CHAT = msgspec.json.Decoder(_Chat)
 _COMPLETION = msgspec.json.Decoder(_Completion)
 _EMBEDDING = msgspec.json.Decoder(_Embedding)
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _AT = re.compile(r" - at `\$\.?([^`]*)`")
+_EMPTY = re.compile(rb'""|\[\s*\]')
 _MISSING = re.compile(r"required field `([^`]*)`")
 
 
@@ -104,12 +113,15 @@ PARSERS = {
 
 
 def with_model(body: bytes, model: str) -> bytes:
-    """The body asking for another model name; the only case in which a body is written anew."""
+    """The body asking for another model name; the only case in which a body is written anew.
+
+    All other fields keep their own text, so no number is rounded and nothing is read that the engine would read otherwise.
+    """
     if not body:
         return body
-    fields = orjson.loads(body)
-    fields["model"] = model
-    return orjson.dumps(fields)
+    fields = _decode(_FIELDS, body)
+    fields["model"] = msgspec.Raw(msgspec.json.encode(model))
+    return msgspec.json.encode(fields)
 
 
 def models_page(names: list[str]) -> bytes:
@@ -130,12 +142,14 @@ def _decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
         ) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CallerError(f"the body is not JSON: {error}", code="invalid_json") from error
+    except RecursionError as error:
+        raise CallerError("the body is nested too deeply", code="invalid_json") from error
 
 
 def _given(raw: msgspec.Raw, field: str, openers: bytes, what: str) -> bytes:
     """The JSON of a field that must be there, not empty, and begin like what it is."""
     text = bytes(raw).strip()
-    if not text or text[0] not in openers or text in (b"[]", b'""'):
+    if not text or text[0] not in openers or _EMPTY.fullmatch(text):
         shown = text[:40].decode(errors="replace") if text else "missing"
         raise CallerError(f"{field}: expected {what}, got {shown}", field=field, code="invalid_field")
     return text

@@ -51,7 +51,8 @@ UNKNOWN_OUTPUT_TOKENS = 256
 """What a request without an output limit is counted as, tokens; an accounting guess, not a limit."""
 
 ASSIGNED_MAX = 16_384
-"""Release assignments remembered; they are cheap to find again."""
+ASSIGNED_CHARACTERS = 256
+"""Release assignments remembered, and the longest unit of one: callers choose it.  They are cheap to find again."""
 
 ENGINE_POINTS = range(DISPATCHED + 1, FIRST_TOKEN)
 SSE = b"text/event-stream; charset=utf-8"
@@ -226,10 +227,12 @@ class Gateway:
         """The arm of `unit`; remembered, because the same inputs give the same decision."""
         decision = self._assigned.get(unit)
         if decision is None:
-            if len(self._assigned) >= ASSIGNED_MAX:
-                self._assigned.clear()
             release = self.fleet.policy.release
-            decision = self._assigned[unit] = assign(unit, release.salt, release.arms)
+            decision = assign(unit, release.salt, release.arms)
+            if len(unit) <= ASSIGNED_CHARACTERS:
+                if len(self._assigned) >= ASSIGNED_MAX:
+                    self._assigned.clear()
+                self._assigned[unit] = decision
         return decision
 
     def choose(self, exchange: Exchange) -> Decision:

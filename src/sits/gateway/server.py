@@ -19,7 +19,7 @@ from hashlib import blake2b
 from typing import cast
 
 from sits.core.breakpoints import API_RECV, PARSED
-from sits.core.errors import CallerError, SitsError, UnknownError
+from sits.core.errors import BugError, CallerError, SitsError, UnknownError
 from sits.core.fleet import Fleet
 from sits.core.request import Request
 from sits.core.timeline import Timeline
@@ -41,6 +41,8 @@ SWEEP_NS = 5 * SECOND
 """How often silent, slow and stalled connections are looked for."""
 
 BACKLOG = 4096
+
+DEADLINE_DIGITS = 15
 
 GC_THRESHOLDS = (20_000, 20, 20)
 """Requests free what they take by reference counts; only closed connections are cycles, so collections can be rare.
@@ -154,10 +156,7 @@ class Server:
             body=incoming.body,
         )
         if problem is None:
-            try:
-                self._read(request, incoming, PARSERS[path](incoming.body))
-            except CallerError as error:
-                problem = error
+            problem = self._read_or_refuse(request, incoming, path)
         timeline.mark(PARSED, self.now_ns())
         sink = HttpSink(
             connection, request_id, close=not incoming.keep_alive, chunked=incoming.version == "1.1"
@@ -190,6 +189,19 @@ class Server:
             self.gateway.keys.tenant(incoming.headers.get(b"authorization"), "default")
         return self._pages[path]()
 
+    def _read_or_refuse(self, request: Request, incoming: Incoming, path: bytes) -> SitsError | None:
+        """Fill `request`; what is wrong with it otherwise.  A bug of ours in reading is answered and recorded like any other."""
+        try:
+            self._read(request, incoming, PARSERS[path](incoming.body))
+        except CallerError as error:
+            return error
+        except Exception as error:  # noqa: BLE001  (before the pipeline's fence: the request would be lost without an answer)
+            self.loop.call_exception_handler(
+                {"message": f"bug while reading request {request.id}", "exception": error}
+            )
+            return BugError("internal error", code="bug")
+        return None
+
     def _read(self, request: Request, incoming: Incoming, parsed: Parsed) -> None:
         """Fill `request` with what body and headers say."""
         request.model, request.adapter = self.gateway.catalog.get(parsed.model, (parsed.model, ""))
@@ -204,11 +216,11 @@ class Server:
             request.prefix = blake2b(parsed.prefix, digest_size=16).hexdigest()
         within = incoming.headers.get(b"x-sits-deadline-ms")
         if within is not None:
-            if not within.isdigit():
+            if not within.isdigit() or len(within) > DEADLINE_DIGITS:
                 raise CallerError(
-                    f"x-sits-deadline-ms is {within.decode('latin-1')!r}",
+                    f"x-sits-deadline-ms is {within[:40].decode('latin-1')!r}",
                     field="x-sits-deadline-ms",
-                    hint="milliseconds from now, a whole number",
+                    hint=f"milliseconds from now, a whole number of at most {DEADLINE_DIGITS} digits",
                 )
             request.deadline_ns = incoming.recv_ns + int(within) * 1_000_000
 
@@ -233,8 +245,10 @@ class Server:
         """Close connections that have been silent, slow with a request, or not reading, for too long."""
         now_ns = self.now_ns()
         for connection in list(self.connections):
-            if connection.paused is not None and now_ns - connection.paused_ns > STALL_NS:
-                connection.transport.abort()
+            leaving = connection.transport.is_closing() and now_ns - connection.since_ns > STALL_NS
+            if leaving or (connection.paused is not None and now_ns - connection.paused_ns > STALL_NS):
+                connection.transport.abort()  # closing waits for the last bytes to be read, for ever if need be
+                continue
             if connection.task is not None:
                 continue
             idle = connection.reader.idle

@@ -13,9 +13,7 @@ from sits.core.ports import World
 
 _ODD = 0x9E3779B97F4A7C15F39CC0605CEDC835
 _MASK = (1 << 128) - 1
-_PARENT = re.compile(
-    rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})(?:-.*)?"
-)
+_PARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})(-.*)?")
 
 
 class Ids:
@@ -38,5 +36,7 @@ def continued(traceparent: bytes | None, request_id: str) -> str:
     '00-0af7651916cd43dd8448eb211c80319c-8448eb211c80319c-01'
     """
     match = _PARENT.fullmatch(traceparent) if traceparent is not None else None
+    if match and match[3] and match[0].startswith(b"00"):
+        match = None  # only versions to come may be longer
     trace, flags = (match[1].decode(), match[2].decode()) if match else (request_id, "01")
     return f"00-{trace}-{request_id[16:]}-{flags}"
