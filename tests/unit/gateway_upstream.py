@@ -104,6 +104,7 @@ class Upstream:
         self.left = asyncio.Event()
         self.hanging = asyncio.Event()
         self.connections = 0
+        self.writers = []
         self.sent = 0
 
     async def start(self, port=0):
@@ -117,6 +118,7 @@ class Upstream:
 
     async def _serve(self, reader, writer):
         self.connections += 1
+        self.writers.append(writer)
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")

@@ -5,10 +5,13 @@ that can be the end, usage or an error; in between, events that say `"finish_rea
 
 Rules: one event with content counts as one token, until usage tells better; usage is understood under the names of
 OpenAI (prompt/completion) and of others (input/output); an error event stops the stream, what came before it stays valid.
+Errors come as data (`{"error": ...}`; `{"object": "error"}` of vLLM before 0.9), as events named `error`, and as a field
+`error:` (llama.cpp before mid 2025).
 
 Deliberately absent: the answer's text.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +22,10 @@ from sits.engine.sse import EventTooLongError, SseSplitter, data_of, event_end
 
 ERROR_TEXT_MAX = 300
 """Characters of an engine's own error text that are repeated to the caller."""
+
+_NAMED_ERROR = re.compile(rb"^event: ?error\r?$", re.MULTILINE)
+
+COUNT_END = 2**31
 
 _CALM = (b'"finish_reason":null', b'"finish_reason": null')
 """What every event in mid-stream contains, and no end, error or last usage does, in either spelling of JSON.  Text cannot
@@ -50,7 +57,7 @@ class StreamReader:
             return None
         if self._flowing:
             count = _count_data(block)
-            if block.count(self._calm) == count:
+            if block.count(self._calm) == count and not _has_error_field(block):
                 return Chunk(data=block, tokens=count)
         chunk = self._read(block)
         return chunk if chunk.data else None
@@ -74,6 +81,10 @@ class StreamReader:
                 continue
             event = block[passed : event_end(block, passed)]
             data = data_of(event)
+            if _is_error(event):
+                shown = error_text(data or event.partition(b"error:")[2].strip())
+                self.problem = ("engine_error_event", f"failed in mid-stream: {shown}")
+                break
             if data == b"[DONE]":
                 self.done = chunk.last = True
             elif data is not None and not self._understand(data, chunk):
@@ -90,7 +101,7 @@ class StreamReader:
             return start
         end = event_end(block, last)
         head = block[start:end]
-        return end if head.count(self._calm) == _count_data(head) else start
+        return end if head.count(self._calm) == _count_data(head) and not _has_error_field(head) else start
 
     def _understand(self, data: bytes, chunk: Chunk) -> bool:
         """Add what one event says to `chunk`; False when it says that the engine failed."""
@@ -102,7 +113,7 @@ class StreamReader:
             return False
         if not isinstance(event, dict):
             return True
-        if event.get("error"):
+        if event.get("error") or event.get("object") == "error":  # the second: vLLM before 0.9
             self.problem = ("engine_error_event", f"failed in mid-stream: {error_text(data)}")
             return False
         if _carries_content(event):
@@ -114,6 +125,16 @@ class StreamReader:
 
 def _count_data(block: bytes) -> int:
     return block.count(b"\ndata:") + block.startswith(b"data:")
+
+
+def _has_error_field(block: bytes) -> bool:
+    """A field is told from text by the line end before it, which JSON escapes."""
+    return b"\nerror:" in block or block.startswith(b"error:")
+
+
+def _is_error(event: bytes) -> bool:
+    """Whether the event says by its name or by its field that it is an error."""
+    return _has_error_field(event) or (b"event:" in event and _NAMED_ERROR.search(event) is not None)
 
 
 def _carries_content(event: Mapping[str, Any]) -> int:
@@ -155,19 +176,32 @@ def _usage_of_whole(body: bytes) -> Usage | None:
 
 
 def usage(found: object) -> Usage | None:
-    """Token counts of a usage object; None when it is none."""
+    """Token counts of a usage object; None when it is none, or tells nothing that can be a count."""
     if not isinstance(found, dict):
         return None
     details = found.get("prompt_tokens_details") or found.get("input_tokens_details")
-    return Usage(
+    counts = Usage(
         input=_count(found.get("prompt_tokens", found.get("input_tokens"))),
         output=_count(found.get("completion_tokens", found.get("output_tokens"))),
         cached=_count(details.get("cached_tokens") if isinstance(details, dict) else 0),
     )
+    return counts if counts.input or counts.output else None
 
 
 def _count(value: object) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
+    """A token count, 0 when it is none; what no engine can have counted is not added to the books."""
+    return value if type(value) is int and 0 < value < COUNT_END else 0
+
+
+def cut_short(body: bytes) -> bool:
+    """Whether `body` begins as a JSON object and is none: what an engine's death leaves of an answer without a length."""
+    if not body.lstrip().startswith(b"{"):
+        return False
+    try:
+        orjson.loads(body)
+    except ValueError:
+        return True
+    return False
 
 
 def error_text(body: bytes) -> str:

@@ -2,13 +2,16 @@
 
 Rules: one answer at a time; the body is handed over in the pieces it came in, joined when several wait; reading from the
 socket stops while more than `BUFFER_BYTES` wait (back-pressure); the silence before the head and between pieces is
-bounded by one coarse clock an engine, not by a timer a request.  A connection may be used again only when the answer was
-read to its end and the engine keeps it open.
+bounded by one coarse clock an engine, not by a timer a request.  A connection may be used again only when the request was
+written and the answer read to their ends, the engine keeps it open, and nothing waits in the socket: bytes that came
+uninvited must not become the answer to the next request.  What is not body (heads, announcements, trailers) is bounded,
+because llhttp keeps a header until it ends.
 
 Deliberately absent: pools and retries (engine.openai), what the bytes mean, proxies, upgrades.
 """
 
 import asyncio
+import select
 import ssl
 from typing import Any, cast
 
@@ -20,6 +23,9 @@ from sits.core.units import SECOND
 BUFFER_BYTES = 256 * 1024
 ANSWER_BYTES_MAX = 256 * 2**20
 """A plain answer larger than this is refused: it is held in memory until it is whole."""
+
+HEAD_BYTES_MAX = 256 * 1024
+"""Bytes without a byte of body, a head or a trailer, after which an answer is garbage."""
 
 JOIN_BYTES = 64 * 1024
 
@@ -92,7 +98,8 @@ class Address:
 class Connection(asyncio.Protocol):
     """One connection to an engine.
 
-    `status`, `content_type`, `retry_after` are the head's once `head()` has returned; `touched`: some byte of an
+    `status`, `content_type`, `coding` (of content or transfer, when there is one), `retry_after` are the head's
+    once `head()` has returned; `touched`: some byte of an
     answer came.
     """
 
@@ -117,14 +124,26 @@ class Connection(asyncio.Protocol):
         self.touched = False
         self.status = 0
         self.content_type = b""
+        self.coding = b""
+        self._bodiless = 0
         self.retry_after = b""
 
     # -- for the engine -----------------------------------------------------------------------------------------
 
     @property
     def usable(self) -> bool:
-        """Whether a next message can be sent: the last answer is over and the engine keeps the connection."""
-        return self._ended and self._lost is None and not self._transport.is_closing()
+        """Whether a next message can be sent: the last one and its answer are over and the engine keeps the connection."""
+        return (
+            self._ended
+            and self._lost is None
+            and not self._transport.is_closing()
+            and not self._transport.get_write_buffer_size()
+        )
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing waits in the socket that the loop has not told us yet: an end, or bytes nobody asked for."""
+        return not self._poll.poll(0)
 
     @property
     def ends_with_connection(self) -> bool:
@@ -168,14 +187,15 @@ class Connection(asyncio.Protocol):
 
     async def rest(self) -> bytes:
         """The whole body.  Raises ClosedError, TimeoutError."""
-        parts: list[bytes] = []
-        size = 0
+        first = await self.read()
+        if not first or (self._ended and not self._pieces):
+            return first
+        whole = bytearray(first)
         while data := await self.read():
-            parts.append(data)
-            size += len(data)
-            if size > ANSWER_BYTES_MAX:
+            whole += data
+            if len(whole) > ANSWER_BYTES_MAX:
                 raise ClosedError(f"its answer is over {ANSWER_BYTES_MAX} bytes")
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return bytes(whole)
 
     def abort(self) -> None:
         """Close at once, whatever is under way."""
@@ -206,6 +226,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Connected."""
         self._transport = cast("asyncio.Transport", transport)
+        self._poll = select.poll()
+        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the answer; bytes nobody asked for end the connection."""
@@ -218,6 +240,11 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._lose(ClosedError(f"it does not speak HTTP/1.1 ({error})", garbage=True))
+            self._transport.abort()
+            return
+        self._bodiless += len(data)
+        if self._bodiless > HEAD_BYTES_MAX + len(data):
+            self._lose(ClosedError(f"it sent over {HEAD_BYTES_MAX} bytes without a body", garbage=True))
             self._transport.abort()
             return
         if self._buffered > BUFFER_BYTES and self._reading:
@@ -252,11 +279,17 @@ class Connection(asyncio.Protocol):
         size = len(name)
         if size == 12 and name.lower() == b"content-type":
             self.content_type = value
+        elif size == 16 and name.lower() == b"content-encoding":
+            self.coding = value
         elif size == 11 and name.lower() == b"retry-after":
             self.retry_after = value
-        elif (size == 14 and name.lower() == b"content-length") or (
-            size == 17 and name.lower() == b"transfer-encoding"
-        ):
+        elif size == 14 and name.lower() == b"content-length":
+            self._framed = True
+        elif size == 17 and name.lower() == b"transfer-encoding":
+            if self._framed or value.lower() != b"chunked":
+                self.coding = (
+                    value  # a coding below the chunks, or chunks in chunks: llhttp takes off one layer
+                )
             self._framed = True
 
     def on_headers_complete(self) -> None:
@@ -272,6 +305,7 @@ class Connection(asyncio.Protocol):
             return
         self._pieces.append(data)
         self._buffered += len(data)
+        self._bodiless = 0
 
     def on_message_complete(self) -> None:
         """The answer is whole."""

@@ -4,7 +4,8 @@ The body goes out as it came in, to `url` + the request's endpoint; `url` may or
 back byte for byte: a stream as blocks of whole events, anything else as one chunk.
 
 Rules:
-- 4xx answers (429 too) pass through unchanged, with `Retry-After`; 5xx become an EngineError with the engine's own text.
+- 4xx answers (429 too) pass through unchanged, with `Retry-After`; 5xx become an EngineError with the engine's own text,
+  and so does what is no answer: a redirect, a status without a body, a coding nobody asked for, JSON cut short.
 - A stream must end as HTTP says; one that ends with its connection must have said `[DONE]`.  An error event in a stream
   (`{"error": ...}`) is an EngineError, so nobody takes half an answer for a whole one.
 - Closing the iterator closes the connection at once: that is how OpenAI-compatible engines are told to stop.
@@ -27,11 +28,16 @@ from sits.core.ports import World
 from sits.core.request import Chunk, Request
 from sits.core.timeline import Timeline
 from sits.core.units import SECOND, show_duration
-from sits.engine.answer import StreamReader, error_text, usage_of
+from sits.engine.answer import StreamReader, cut_short, error_text, usage_of
 from sits.engine.client import Address, ClosedError, Connection, Silence
 
 POOL_MAX = 256
 """Idle connections kept; more are closed."""
+
+EVENT_STREAM = b"text/event-stream"
+BODILESS = (204, 205)
+HEADER_BYTES = 256
+"""The longest header value of an engine that is passed on."""
 
 
 class OpenAIEngine:
@@ -46,7 +52,7 @@ class OpenAIEngine:
         world: the clock.
 
     Raises:
-        ConfigError: `url` is not one.
+        ConfigError: `url` is not one, or `api_key` cannot be sent.
 
     """
 
@@ -71,8 +77,14 @@ class OpenAIEngine:
         self._pool: list[Connection] = []
         self._live: set[Connection] = set()
         self._closed = False
+        if not (api_key.isascii() and api_key.isprintable()) or " " in api_key:
+            raise ConfigError(
+                f"engine {name!r}: its key holds a space, a line end or another character no header takes",
+                field="api_key_env",
+                hint="a key is printable ASCII; does the variable end with a newline?",
+            )
         key = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
-        self._fixed = f"Host: {self.address.netloc}\r\n{key}Content-Type: application/json\r\n"
+        self._fixed = f"Host: {self.address.netloc}\r\n{key}Content-Type: application/json\r\nAccept-Encoding: identity\r\n"
 
     async def generate(self, request: Request, timeline: Timeline) -> AsyncIterator[Chunk]:
         """Answer `request`; see the module's rules for what becomes of failures.
@@ -85,8 +97,9 @@ class OpenAIEngine:
         connection = await self._send(request)
         reader = None
         try:
-            if connection.status < 400 and connection.content_type.startswith(b"text/event-stream"):
-                reader = StreamReader(connection.status, connection.content_type)
+            self._check(connection)
+            if connection.status < 400 and connection.content_type[:17].lower() == EVENT_STREAM:
+                reader = StreamReader(connection.status, EVENT_STREAM + connection.content_type[17:])
                 while data := await connection.read():
                     chunk = reader.take(data)
                     if chunk is not None:
@@ -97,7 +110,10 @@ class OpenAIEngine:
                 if reader.problem is not None:
                     raise self._failed(*reader.problem)
             else:
-                yield self._whole(connection, await connection.rest())
+                body = await connection.rest()
+                if connection.ends_with_connection and cut_short(body):
+                    raise self._failed("engine_died", "closed the connection inside its answer")
+                yield self._whole(connection, body)
         except (ClosedError, TimeoutError) as error:
             if reader is None or not reader.done:  # else the answer was whole, only its HTTP frame was not
                 raise self._broken(error, "died in mid-answer") from None
@@ -147,8 +163,9 @@ class OpenAIEngine:
     def _kept(self) -> Connection | None:
         while self._pool:
             connection = self._pool.pop()
-            if connection.usable:
+            if connection.usable and connection.quiet:
                 return connection
+            connection.abort()
         return None
 
     async def _connect(self) -> Connection:
@@ -158,7 +175,10 @@ class OpenAIEngine:
         except TimeoutError:
             shown = show_duration(self.connect_timeout)
             raise self._failed("engine_unreachable", f"did not accept a connection in {shown}") from None
-        except OSError as error:  # TLS failures are OSErrors too
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # TLS failures are OSErrors too; a name none can have is a ValueError
             raise self._failed("engine_unreachable", f"cannot be reached: {error}") from None
 
     def _put_back(self, connection: Connection) -> None:
@@ -166,6 +186,17 @@ class OpenAIEngine:
             self._pool.append(connection)
         else:
             connection.abort()
+
+    def _check(self, connection: Connection) -> None:
+        """Refuse what no caller can take for an answer."""
+        status, coding = connection.status, connection.coding
+        if 300 <= status < 400 or status in BODILESS:
+            raise self._failed(f"engine_{status}", f"answered {status}, which is no answer to a request")
+        if len(connection.content_type) > HEADER_BYTES or len(connection.retry_after) > HEADER_BYTES:
+            raise self._failed("engine_garbage", f"sent a header of over {HEADER_BYTES} bytes to pass on")
+        if coding and coding.lower() != b"identity":
+            shown = coding[:40].decode("latin-1")
+            raise self._failed("engine_coding", f"answered in the coding {shown!r}, though asked for none")
 
     def _whole(self, connection: Connection, body: bytes) -> Chunk:
         """The one chunk of a plain answer, or the error it stands for."""

@@ -24,11 +24,16 @@ class EventTooLongError(ValueError):
 class SseSplitter:
     """Holds what is not yet a whole event."""
 
-    __slots__ = ("limit", "rest")
+    __slots__ = ("_held", "limit")
 
     def __init__(self, limit: int = EVENT_LIMIT) -> None:
         self.limit = limit
-        self.rest = b""
+        self._held = bytearray()
+
+    @property
+    def rest(self) -> bytes:
+        """What is not yet a whole event."""
+        return bytes(self._held)
 
     def feed(self, data: bytes) -> bytes:
         r"""The block of whole events that `data` completes; empty when it completes none.
@@ -41,17 +46,30 @@ class SseSplitter:
             EventTooLongError: an event is over the limit.
 
         """
-        if self.rest:
-            data = self.rest + data
-        elif data.endswith(b"\n\n"):
-            return data
-        cut = max(data.rfind(b"\n\n") + 2, data.rfind(b"\n\r\n") + 3)
-        if cut <= 2:  # no empty line after a line; `rest` begins a line, so it may begin with an empty one
-            cut = 2 if data.startswith((b"\r\n", b"\n\n")) else 1 if data.startswith(b"\n") else 0
-        self.rest = data[cut:]
-        if len(self.rest) > self.limit:
+        held = self._held
+        if not held:
+            if data.endswith(b"\n\n"):
+                return data
+            cut = _last_end(data, 0)
+            held += data[cut:]
+            block = data[:cut]
+        else:
+            seam = max(0, len(held) - 2)  # an empty line may have begun in what is held, and no earlier
+            held += data
+            cut = _last_end(held, seam)
+            block = bytes(held[:cut])
+            del held[:cut]
+        if len(held) > self.limit:
             raise EventTooLongError(f"a server-sent event of over {self.limit} bytes")
-        return data[:cut]
+        return block
+
+
+def _last_end(data: bytes | bytearray, start: int) -> int:
+    """Where the last whole event of `data` ends, which begins a line; its end is not before `start`.  0: there is none."""
+    cut = max(data.rfind(b"\n\n", start) + 2, data.rfind(b"\n\r\n", start) + 3)
+    if cut > 2:
+        return cut
+    return 2 if data.startswith((b"\r\n", b"\n\n")) else 1 if data.startswith(b"\n") else 0
 
 
 def event_end(block: bytes, start: int) -> int:
