@@ -32,6 +32,10 @@ sizes = st.integers(1, 2**52).map(Bytes)
 rates = st.floats(1, 1e13).map(BytesPerSecond)
 shares = st.floats(0.01, 1).map(Share)
 words = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc", "Cn", "Co")), max_size=12)
+titles = words.filter(lambda text: text.strip() and text.isprintable())
+secrets = st.text(
+    st.characters(min_codepoint=33, max_codepoint=126, exclude_characters=":"), min_size=1, max_size=9
+)
 names = st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True)
 weights = st.floats(1e-6, 1e6)
 
@@ -76,15 +80,15 @@ def fleets(draw):
             tree.OpenAIEngine(
                 name="remote",
                 url="https://h:8000/v1",
-                models=tuple(draw(st.lists(words, max_size=2))),
+                models=tuple(draw(st.lists(titles, min_size=1, max_size=2))),
                 weight=draw(weights),
             )
         )
     return tree.Fleet(
-        name=draw(words),
+        name=draw(titles),
         objective=tree.Objective(metric=draw(st.sampled_from(("ttft", "e2e"))), p99=draw(durations)),
         gateway=tree.Gateway(
-            workers=draw(st.integers(1, 256)), keys=tuple(draw(st.lists(words, max_size=2)))
+            workers=draw(st.integers(1, 256)), keys=tuple(draw(st.lists(secrets, max_size=2, unique=True)))
         ),
         policy=tree.Policies(window=window, release=tree.Release(salt=draw(words), arms=arms)),
         nodes=(node,),
@@ -151,7 +155,9 @@ def test_any_text_value_survives_a_file(text):
 
 
 _lines = st.sampled_from(
-    dump_fleet(load_fleet("name: x\nengines: [{kind: openai, name: e, url: 'http://h'}]\n")).splitlines()
+    dump_fleet(
+        load_fleet("name: x\nengines: [{kind: openai, name: e, url: 'http://h', models: [m]}]\n")
+    ).splitlines()
 )
 _rough = st.lists(_lines | st.text("abc:-[]{}&*!|>'\"% \t\n#,0159~<", max_size=14), max_size=8).map("\n".join)
 

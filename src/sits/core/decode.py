@@ -33,8 +33,13 @@ _UNIT_PARSERS: dict[Any, Callable[[object], Any]] = {
     units.BytesPerSecond: units.parse_bandwidth,
     units.Share: units.parse_share,
 }
-_INT = re.compile(r"[+-]?(?:0|[1-9][0-9_]*)")
-_FLOAT = re.compile(r"[+-]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_INT = re.compile(r"[+-]?(?:0|[1-9](?:_?[0-9])*)")
+_FLOAT = re.compile(r"[+-]?(?:[0-9](?:_?[0-9])*(?:\.(?:[0-9](?:_?[0-9])*)?)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_INT_END = 2**63
+"""Whole numbers end up in 64 bits."""
+
+UNKNOWN_SHOWN = 20
+"""Unknown keys of one section that are named one by one, with a suggestion each."""
 
 _BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "ge": (">=", operator.ge),
@@ -121,7 +126,12 @@ class Decoder:
     def _number(self, node: Node, kind: Any, path: str) -> Any:
         if not node.plain:
             return self._fail(node, kind, path, f"{node.shown()} is text", "a number has no quotes")
-        if kind is int and _INT.fullmatch(node.text) and len(node.text) < 30:
+        if (
+            kind is int
+            and len(node.text) < 30
+            and _INT.fullmatch(node.text)
+            and abs(int(node.text)) < _INT_END
+        ):
             return int(node.text)
         if kind is float and _FLOAT.fullmatch(node.text) and math.isfinite(float(node.text)):
             return float(node.text)
@@ -234,12 +244,19 @@ class Decoder:
         tag_field, tag = tag_of(kind)
         known = {info.encode_name: info for info in fields_of(kind)}
         words = [*known, tag_field] if tag_field else list(known)
-        for name in node.entries:
-            if name not in words:
-                line = node.key_lines[name]
-                self.report.add(
-                    join(path, name), f"unknown key {name!r}", line=line, value=name, hint=near(name, words)
-                )
+        unknown = [name for name in node.entries if name not in words]
+        for name in unknown[:UNKNOWN_SHOWN]:
+            self.report.add(
+                join(path, name),
+                f"unknown key {name[:80]!r}",
+                line=node.key_lines[name],
+                value=name,
+                hint=near(name[:80], words),
+            )
+        if more := unknown[UNKNOWN_SHOWN:]:
+            self.report.add(
+                join(path, more[0]), f"and {len(more)} more unknown keys", line=node.key_lines[more[0]]
+            )
         if tag_field in node.entries and node.entries[tag_field].text != tag:
             told = node.entries[tag_field]
             self._fail(

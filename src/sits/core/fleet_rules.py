@@ -8,6 +8,7 @@ Deliberately absent: whether a fleet is *good*.  That weights fit the memory or 
 predictors and findings to say; here is only what cannot be used at all.
 """
 
+import ipaddress
 import math
 import re
 from collections.abc import Iterator
@@ -27,39 +28,52 @@ RANGES: dict[type, dict[str, tuple[float, float]]] = {
     tree.Gateway: {
         "workers": (1, 256),
         "body_limit": (1, _INF),
-        "header_limit": (1, _INF),
+        "header_limit": (256, _INF),
         "first_byte_timeout": (1, _INF),
     },
     tree.Window: {"max_batch": (1, 65_536)},
-    tree.Admit: {"max_inflight": (0, _INF), "max_inflight_tokens": (0, _INF)},
+    tree.Admit: {"max_inflight": (0, 2**31), "max_inflight_tokens": (0, 2**53)},
     tree.Route: {
         "stale_after": (1, _INF),
-        "adapter_affinity": (0, _INF),
-        "prefix_affinity": (0, _INF),
-        "load_bound": (1, _INF),
+        "adapter_affinity": (0, 1e6),
+        "prefix_affinity": (0, 1e6),
+        "load_bound": (1, 1e6),
     },
-    tree.Arm: {"weight": (0, _INF)},
+    tree.Arm: {"weight": (0, 1e6)},
     tree.Link: {"local": (1, _INF), "remote": (1, _INF)},
     tree.Node: {"gpus": (1, 1024), "gpu_memory": (1, _INF)},
-    tree.Model: dict.fromkeys(
-        ("layers", "hidden", "heads", "kv_heads", "head_dim", "intermediate", "vocab", "weights"), (1, _INF)
-    ),
+    tree.Model: {
+        "layers": (1, 10_000),
+        "hidden": (1, 10**6),
+        "heads": (1, 10**5),
+        "kv_heads": (1, 10**5),
+        "head_dim": (1, 10**5),
+        "intermediate": (1, 10**7),
+        "vocab": (1, 10**8),
+        "weights": (1, _INF),
+    },
     tree.Adapters: {"count": (1, 100_000), "rank": (1, 4096)},
     tree.Scheduler: {
         "max_num_seqs": (1, 65_536),
         "max_num_batched_tokens": (1, 2**24),
-        "long_prefill_token_threshold": (0, _INF),
+        "long_prefill_token_threshold": (0, 2**31),
         "block_size": (1, 4096),
         "cudagraph_capture_max": (0, 65_536),
     },
-    tree.Memory: {"gpu_memory_utilization": (0.01, 1), "kv_blocks": (0, _INF)},
+    tree.Memory: {"gpu_memory_utilization": (0.01, 1), "kv_blocks": (0, 2**31)},
     tree.Lora: {"max_loras": (0, 65_536)},
     tree.EmulatedEngine: {"cpu_numa": (0, 1023)},
-    tree.OpenAIEngine: {"weight": (0, _INF), "connect_timeout": (1, _INF)},
+    tree.OpenAIEngine: {"weight": (0, 1e6), "connect_timeout": (1, _INF)},
 }
 """Lowest and highest allowed value, in base units, of each field that has a range."""
 
+_PORT = re.compile(r"[0-9]{1,5}")
 _NAME = re.compile(r"\w[\w.:/@+-]*")
+NAME_CHARACTERS = 200
+WEIGHT_LOW = 1e-6
+"""The smallest weight that is not 0: what is divided by it must stay a number."""
+
+_LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -67,6 +81,9 @@ def check(fleet: tree.Fleet, path: str, report: Report) -> None:
     """Report every name, reference and range of `fleet` that cannot be used."""
     for inner, owner in walk(fleet, path):
         _check_ranges(owner, inner, report)
+    if not fleet.name.strip() or not fleet.name.isprintable() or len(fleet.name) > NAME_CHARACTERS:
+        hint = f"one line of text, at most {NAME_CHARACTERS} characters"
+        report.add(join(path, "name"), f"{fleet.name[:40]!r} cannot be a name", value=fleet.name, hint=hint)
     for field in ("nodes", "models", "adapters", "engines"):
         _check_names(getattr(fleet, field), join(path, field), report)
     _check_gateway(fleet.gateway, join(path, "gateway"), report)
@@ -110,9 +127,11 @@ def _check_names(items: tuple[Any, ...], path: str, report: Report) -> None:
     first: dict[str, int] = {}
     for i, item in enumerate(items):
         inner = f"{path}[{i}].name"
-        if not _NAME.fullmatch(item.name) or item.name.isdigit():
-            hint = "letters, digits and . _ : / @ + -, not digits alone"
-            report.add(inner, f"{item.name!r} cannot be a name", value=item.name, hint=hint)
+        if not _NAME.fullmatch(item.name) or item.name.isdigit() or len(item.name) > NAME_CHARACTERS:
+            hint = (
+                f"letters, digits and . _ : / @ + -, not digits alone, at most {NAME_CHARACTERS} characters"
+            )
+            report.add(inner, f"{item.name[:40]!r} cannot be a name", value=item.name, hint=hint)
         elif item.name in first:
             line = report.line(f"{path}[{first[item.name]}].name")
             hint = f"first on line {line}" if line else "names are unique within their list"
@@ -123,18 +142,48 @@ def _check_names(items: tuple[Any, ...], path: str, report: Report) -> None:
 
 def _check_gateway(gateway: tree.Gateway, path: str, report: Report) -> None:
     host, _, port = gateway.listen.rpartition(":")
-    inside = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if (
-        not inside
-        or (":" in inside and inside == host)
-        or not port.isascii()
-        or not port.isdigit()
-        or int(port) > 65_535
-    ):
+    if not _is_host(host) or not _PORT.fullmatch(port) or int(port) > 65_535:
         hint = "write host:port like '127.0.0.1:8080' or '[::1]:8080'; port 0..65535, 0 takes a free one"
         report.add(
-            join(path, "listen"), f"{gateway.listen!r} is not host:port", value=gateway.listen, hint=hint
+            join(path, "listen"), f"{gateway.listen[:80]!r} is not host:port", value=gateway.listen, hint=hint
         )
+    if not gateway.store.strip() or not gateway.store.isprintable():
+        hint = "write the path of a directory"
+        report.add(join(path, "store"), f"{gateway.store!r} is not a path", value=gateway.store, hint=hint)
+    _check_keys(gateway.keys, join(path, "keys"), report)
+
+
+def _is_host(host: str) -> bool:
+    """A name that can be looked up, an IPv4 address, or an IPv6 address in brackets."""
+    bracketed = host.startswith("[") and host.endswith("]")
+    if bracketed or host.rpartition(".")[2].isdigit():
+        try:
+            version = ipaddress.ip_address(host[1:-1] if bracketed else host).version
+        except ValueError:
+            return False
+        return version == (6 if bracketed else 4)
+    return len(host) < 254 and all(_LABEL.fullmatch(label) for label in host.removesuffix(".").split("."))
+
+
+def _check_keys(keys: tuple[str, ...], path: str, report: Report) -> None:
+    """Whether each key can arrive in a header and belongs to one tenant.  Keys are never shown."""
+    first: dict[str, int] = {}
+    for i, entry in enumerate(keys):
+        tenant, colon, secret = entry.partition(":")
+        inner = f"{path}[{i}]"
+        if not colon:
+            tenant, secret = "default", entry
+        if not tenant or not secret:
+            report.add(inner, "an API key entry is empty", hint="write 'tenant:secret' or 'secret'")
+        elif not tenant.isprintable() or tenant != tenant.strip():
+            report.add(inner, "its tenant is not plain text", hint="write 'tenant:secret' or 'secret'")
+        elif not secret.isascii() or not secret.isprintable() or " " in secret:
+            report.add(inner, "cannot be sent in a header", hint="a key is printable ASCII without spaces")
+        elif secret in first:
+            hint = "a key tells one tenant from another"
+            report.add(inner, f"is the key of {path}[{first[secret]}] already", hint=hint)
+        else:
+            first[secret] = i
 
 
 def _check_window(window: tree.Window, path: str, report: Report) -> None:
@@ -151,7 +200,9 @@ def _check_window(window: tree.Window, path: str, report: Report) -> None:
 
 def _check_arms(release: tree.Release, path: str, report: Report) -> None:
     _check_names(release.arms, path, report)
-    total = math.fsum(arm.weight for arm in release.arms)
+    for i, arm in enumerate(release.arms):
+        _check_weight(arm.weight, join(f"{path}[{i}]", "weight"), report)
+    total = sum(arm.weight for arm in release.arms)
     if not total > 0 and report.sound_within(path):
         report.add(path, "no arm has any weight", value=total, hint="give one arm a weight above 0")
 
@@ -162,9 +213,9 @@ def _check_node(node: tree.Node, path: str, report: Report) -> None:
         hint = f"one NUMA node for each of the {node.gpus} GPUs"
         report.add(join(path, "gpu_numa"), f"has {told} values", value=list(node.gpu_numa), hint=hint)
     for i, numa in enumerate(node.gpu_numa):
-        if numa < 0:
+        if not 0 <= numa < 1024:
             report.add(
-                f"{join(path, 'gpu_numa')}[{i}]", f"{numa} is out of range", value=numa, hint="0 or more"
+                f"{join(path, 'gpu_numa')}[{i}]", f"{numa} is out of range", value=numa, hint="0..1023"
             )
 
 
@@ -206,6 +257,15 @@ def _check_engines(fleet: tree.Fleet, path: str, report: Report) -> None:
 
 def _check_openai(engine: tree.OpenAIEngine, path: str, report: Report) -> None:
     _check_url(engine.url, join(path, "url"), report)
+    _check_weight(engine.weight, join(path, "weight"), report)
+    if not engine.models:
+        hint = "list the names it answers to, like [llama-3-8b]"
+        report.add(join(path, "models"), "is empty, so nothing would be sent there", hint=hint)
+    for i, model in enumerate(engine.models):
+        if not model.strip() or not model.isprintable() or len(model) > NAME_CHARACTERS:
+            hint = f"one line of text, at most {NAME_CHARACTERS} characters"
+            inner = f"{join(path, 'models')}[{i}]"
+            report.add(inner, f"{model[:40]!r} cannot be a name", value=model, hint=hint)
     if engine.metrics:
         _check_url(engine.metrics, join(path, "metrics"), report)
     if engine.api_key_env and not _ENV.fullmatch(engine.api_key_env):
@@ -218,13 +278,23 @@ def _check_url(url: str, path: str, report: Report) -> None:
     hint = "write it like 'http://127.0.0.1:8000'"
     try:
         parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 0) >= 0
+        host = parts.netloc.rpartition("@")[2]
+        host = host if host.endswith("]") else host.rpartition(":")[0] or host
+        usable = parts.scheme in ("http", "https") and _is_host(host) and parts.port != 0
     except ValueError:
         usable = False
-    if not usable or any(c.isspace() for c in url):
+    if not usable or " " in url or not url.isascii() or not url.isprintable():
         report.add(path, f"{url!r} is not an http(s) URL" if url else "no URL is given", value=url, hint=hint)
     elif parts.username is not None or parts.password is not None:
         report.add(path, "holds a user or a password", hint="name a variable in 'api_key_env' instead")
+    elif parts.query or parts.fragment:
+        report.add(path, f"{url!r} has a query or a fragment", value=url, hint="write it up to the path")
+
+
+def _check_weight(weight: float, path: str, report: Report) -> None:
+    if 0 < weight < WEIGHT_LOW:
+        hint = f"0, or at least {WEIGHT_LOW:g}"
+        report.add(path, f"{weight!r} is out of range", value=weight, hint=hint)
 
 
 def _check_emulated(engine: tree.EmulatedEngine, names: _Names, path: str, report: Report) -> None:

@@ -51,7 +51,10 @@ _RATES = {f"{unit}/s": float(size) for unit, size in _BYTES.items()} | {
     "Gb/s": 125e6,
     "Tb/s": 125e9,
 }
-_QUANTITY = re.compile(r"\s*([+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([^\s\d].*?)?\s*")
+_QUANTITY = re.compile(r"\s*([+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([^\s\d].*?)?\s*", re.ASCII)
+_PERCENT = re.compile(r"\s*([+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*%\s*", re.ASCII)
+_END = 2.0**63
+"""Quantities are stored and added up in 64 bits."""
 
 
 def _parse(text: object, table: dict[str, float] | dict[str, int], what: str, example: str) -> float:
@@ -68,7 +71,7 @@ def _parse(text: object, table: dict[str, float] | dict[str, int], what: str, ex
         known = ", ".join(table)
         raise ConfigError(f"{unit!r} is not a unit of a {what}", value=text, hint=f"one of {known}")
     value = float(number) * table[unit]
-    if not math.isfinite(value):
+    if not math.isfinite(value) or value >= _END:
         raise ConfigError(f"{shown} is too large", value=text, hint=f"write it like {example}")
     if value < 0:
         raise ConfigError(f"{shown} is negative", value=text, hint=f"a {what} is zero or more")
@@ -112,13 +115,9 @@ def parse_share(text: object) -> Share:
     >>> parse_share("42%")
     0.42
     """
-    if isinstance(text, str) and text.strip().endswith("%"):
-        try:
-            value = float(text.strip()[:-1]) / 100.0
-        except ValueError as error:
-            raise ConfigError(
-                f"{text!r} is not a share", value=text, hint="write it like '42%' or 0.42"
-            ) from error
+    percent = _PERCENT.fullmatch(text) if isinstance(text, str) else None
+    if percent is not None:
+        value = float(percent.group(1)) / 100.0
     elif isinstance(text, (int, float)) and not isinstance(text, bool):
         value = float(text)
     else:

@@ -59,12 +59,16 @@ class Node:
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that counts its depth before Python's stack does."""
+    """SafeLoader that counts its depth before Python's stack does, and its values before the memory does."""
 
     depth = 0
+    count = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         self.depth += 1
+        self.count += 1
+        if self.count > MAX_NODES:
+            raise yaml.MarkedYAMLError(problem=f"more than {MAX_NODES} values", problem_mark=self.get_mark())
         if self.depth > MAX_DEPTH:
             problem = f"nested deeper than {MAX_DEPTH} levels"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.get_mark())
@@ -84,8 +88,10 @@ def compose(text: str, file: str) -> Node:
         raise ConfigErrors(
             [ConfigError(f"{len(text)} characters are more than the {MAX_TEXT} allowed", where=file)]
         )
+    loader = None
     try:
-        root = yaml.compose(text, Loader=_Loader)
+        loader = _Loader(text)
+        root = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         raise ConfigErrors([_syntax(error, file)]) from error
     except yaml.reader.ReaderError as error:
@@ -94,6 +100,12 @@ def compose(text: str, file: str) -> Node:
         raise ConfigErrors(
             [ConfigError(f"{shown} is not allowed in YAML", where=f"{file}:{line}")]
         ) from error
+    except (
+        ValueError,
+        OverflowError,
+    ) as error:  # an escape or a version beyond what Python's own numbers take
+        where = f"{file}:{loader.get_mark().line + 1}" if loader else file
+        raise ConfigErrors([ConfigError(f"not valid YAML: {error}", where=where)]) from error
     if root is None:
         raise ConfigErrors([ConfigError("the file is empty", where=f"{file}:1")])
     build = _Build(file)
