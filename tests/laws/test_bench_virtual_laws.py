@@ -5,22 +5,23 @@ import numpy as np
 import pytest
 
 from sits.bench.assemble import Tables, lay_out
-from sits.bench.reproduce import AS_IS, Plan, _run, reproduce, variants, workload_of
+from sits.bench.reproduce import Job, reproduce, run_job, variants
+from sits.bench.reproduction import AS_IS, Plan
 from sits.bench.scenario import load_scenario, variant
-from sits.bench.virtual import run_fleet, ttft_ms
+from sits.bench.virtual import latency_ms, run_fleet
 from sits.core.breakpoints import BREAKPOINT_COUNT, NAMES
 from sits.diagnose.decompose import decompose
 
 SCENARIO = load_scenario()
 SMALL = msgspec.structs.replace(SCENARIO, workload=msgspec.structs.replace(SCENARIO.workload, requests=150))
-PLAN = Plan(SMALL, 5, None)
+PLAN = Plan(SMALL, 5, 1)
 FIXES = tuple(fix.id for fix in SMALL.fixes)
 
 
 @pytest.fixture(scope="module", params=["as_is", "all"])
 def run(request):
     fixes = () if request.param == "as_is" else FIXES
-    return run_fleet(variant(SMALL, fixes), workload_of(PLAN, 0), seed=5, run_id=request.param, full=True)
+    return run_fleet(variant(SMALL, fixes), PLAN.workload(0), seed=5, run_id=request.param, full=True)
 
 
 def test_offered_is_what_became_of_them(run):
@@ -57,18 +58,17 @@ def test_kv_blocks_stay_within_the_pool_and_no_engine_idles_while_its_queue_wait
 
 
 def test_every_token_asked_for_is_made(run):
-    workload = workload_of(PLAN, 0)
+    """The first token of an answer comes with its prompt, every other from one decode; a preempted one again with its prompt."""
+    workload = PLAN.workload(0)
     order = np.argsort(run.requests["id"])
     assert (run.requests["output_tokens"][order] == workload.output_tokens).all()
-    assert (
-        run.steps["decode_tokens"].sum() + 150
-        <= workload.output_tokens.sum() + run.steps["recomputed_tokens"].sum() + 150
-    )
+    with_prompt = workload.output_tokens.sum() - run.steps["decode_tokens"].sum()
+    assert 150 <= with_prompt <= 150 + run.steps["preempted"].sum()
 
 
 def test_recording_steps_changes_nothing():
     """Single steps and stretches of uneventful ones are the same run."""
-    workload = workload_of(PLAN, 1)
+    workload = PLAN.workload(1)
     for fixes in ((), FIXES):
         full, lean = (
             run_fleet(variant(SMALL, fixes), workload, seed=6, run_id="x", full=full)
@@ -80,25 +80,21 @@ def test_recording_steps_changes_nothing():
 
 def test_same_seed_same_columns_another_seed_others():
     job = next(v for v in variants(SMALL).values() if v.id == AS_IS)
-    first, again = (run_fleet(job, workload_of(PLAN, 2), seed=9, run_id="x", full=False) for _ in range(2))
-    other = run_fleet(job, workload_of(PLAN, 2), seed=10, run_id="x", full=False)
-    assert np.array_equal(ttft_ms(first.requests), ttft_ms(again.requests))
-    assert not np.array_equal(ttft_ms(first.requests), ttft_ms(other.requests))
+    first, again = (run_fleet(job, PLAN.workload(2), seed=9, run_id="x", full=False) for _ in range(2))
+    other = run_fleet(job, PLAN.workload(2), seed=10, run_id="x", full=False)
+    assert np.array_equal(latency_ms(first.requests, "ttft"), latency_ms(again.requests, "ttft"))
+    assert not np.array_equal(latency_ms(first.requests, "ttft"), latency_ms(other.requests, "ttft"))
 
 
 def test_policies_never_see_the_true_output_length():
-    """Swap the answers' lengths of requests that are alike to a policy: the first decision cannot change."""
-    workload = workload_of(PLAN, 0)
-    longer = msgspec.structs.replace(workload, output_tokens=np.minimum(workload.output_tokens * 2, 1024))
-    runs = [run_fleet(variant(SMALL, FIXES), w, seed=5, run_id="x", full=False) for w in (workload, longer)]
-    first = [r.requests["engine"][np.argsort(r.requests["id"])][0] for r in runs]
-    assert first[0] == first[1]
+    """What reaches a policy is the Request and the replicas; two workloads that differ in answers alone give equal Requests."""
+    workload = PLAN.workload(0)
+    longer = msgspec.structs.replace(workload, output_tokens=workload.output_tokens + 7)
+    assert list(workload.requests()) == list(longer.requests())
 
 
 def test_laid_out_runs_do_not_overlap():
-    runs = [
-        run_fleet(variant(SMALL, ()), workload_of(PLAN, r), seed=r, run_id=str(r), full=True) for r in (0, 1)
-    ]
+    runs = [run_fleet(variant(SMALL, ()), PLAN.workload(r), seed=r, run_id=str(r), full=True) for r in (0, 1)]
     whole = lay_out([Tables(r.requests, r.steps, r.signals) for r in runs])
     ends = [whole.requests["sent"][whole.requests["run_id"] == name] for name in ("0", "1")]
     starts = whole.requests["api_recv"][whole.requests["run_id"] == "1"]
@@ -116,9 +112,8 @@ def test_more_processes_same_report():
     assert one.before.account.offered == 60
 
 
-def test_a_job_is_a_function_of_its_plan():
-    job = next(iter(variants(SMALL).values()))
-    from sits.bench.reproduce import Job
-
-    first, again = (_run(PLAN, Job(job, 0, False)) for _ in range(2))
-    assert np.array_equal(first.ttft_ms, again.ttft_ms)
+def test_a_job_is_a_function_of_its_arguments():
+    job = Job(variants(SMALL)[AS_IS], 0, keep=False, full=False)
+    first, again = (run_job(PLAN, job) for _ in range(2))
+    assert np.array_equal(first.latency_ms, again.latency_ms)
+    assert first.columns is None

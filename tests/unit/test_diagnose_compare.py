@@ -86,7 +86,7 @@ def test_pairing_by_request_is_tighter_than_by_seed_and_covers_the_same_gain():
     good = [x * 0.9 for x in bad]
     (_, paired, _) = ablation_rows(bad, {"f": good}, good, {}, rng())
     short = [x[:-1] for x in good]  # one request without an answer: rows no longer match
-    (_, loose, _) = ablation_rows(bad, {"f": short}, good, {}, rng())
+    (_, loose, _) = ablation_rows(bad, {"f": short}, good, {}, rng(), paired=False)
     assert paired.saved.low > 0.0
     assert loose.saved.high - loose.saved.low > 2 * (paired.saved.high - paired.saved.low)
     assert loose.saved.low < paired.saved.value < loose.saved.high

@@ -13,6 +13,8 @@ Deliberately absent: time compression.  Load is scaled by thinning or by superpo
 squeezes the bursts too.
 """
 
+import math
+import statistics
 from typing import Any
 
 import msgspec
@@ -48,26 +50,41 @@ class OnOff(
         times: list[Floats] = []
         now_s, made = 0.0, 0
         while made < count:
-            burst = now_s + np.cumsum(self._burst(rng))
-            now_s = float(burst[-1])
-            times.append(burst[rng.random(len(burst)) < self.keep] if self.keep < 1.0 else burst)
-            made += len(times[-1])
+            for size, pace, silence in _spread_normals(rng, BLOCK_BURSTS):
+                burst = now_s + np.cumsum(self._burst(rng, float(size), float(pace), float(silence)))
+                now_s = float(burst[-1])
+                times.append(burst[rng.random(len(burst)) < self.keep] if self.keep < 1.0 else burst)
+                made += len(times[-1])
         return np.diff(np.concatenate(times)[:count], prepend=0.0)
 
-    def _burst(self, rng: np.random.Generator) -> Floats:
-        size = int(
-            np.clip(
-                round(rng.lognormal(self.burst_size_log_mean, self.burst_size_log_sd)), 1, self.burst_size_max
-            )
-        )
+    def _burst(self, rng: np.random.Generator, size_z: float, pace_z: float, silence_z: float) -> Floats:
+        """The gaps of one burst, its silence first; the `_z` are standard normal."""
+        drawn = math.exp(self.burst_size_log_mean + self.burst_size_log_sd * size_z)
+        size = int(np.clip(round(drawn), 1, self.burst_size_max))
         pair = rng.random(size) < self.pair_share
         gaps = np.where(
             pair,
             rng.lognormal(self.pair_gap_log_mean, self.pair_gap_log_sd, size),
             rng.lognormal(self.pace_gap_log_mean, self.pace_gap_log_sd, size),
-        ) * rng.lognormal(0.0, self.pace_spread_log_sd)
-        gaps[0] = rng.lognormal(self.silence_log_mean, self.silence_log_sd)
+        ) * math.exp(self.pace_spread_log_sd * pace_z)
+        gaps[0] = math.exp(self.silence_log_mean + self.silence_log_sd * silence_z)
         return gaps
+
+
+BLOCK_BURSTS = 12
+
+
+def _spread_normals(rng: np.random.Generator, count: int) -> Floats:
+    """`count` rows of three standard normals by Latin hypercube: each column has one value in each 1/count of its range.
+
+    Bursts are drawn this way so that a run of a dozen of them has its share of large, of fast and of late ones:
+    every marginal distribution is what it was, and runs differ less from each other.  (McKay, Beckman and
+    Conover 1979.)
+    """
+    places = np.array([rng.permutation(count) for _ in range(3)]).T
+    uniform = (places + rng.random((count, 3))) / count
+    inverse = statistics.NormalDist().inv_cdf
+    return np.array([[inverse(min(max(u, 1e-12), 1.0 - 1e-12)) for u in row] for row in uniform.tolist()])
 
 
 class Gamma(

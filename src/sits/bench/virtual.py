@@ -123,24 +123,36 @@ async def _run(
     }
     gateway = Gateway(world, fleet, {name: _Toll(e, cpu) for name, e in engines.items()}, recorder, cpu)
     sampler = asyncio.ensure_future(_sample(world, gateway, cpu, signals)) if full else None
-    await _offer(world, gateway, workload, start_ns)
+    await _offer(world, gateway, cpu, workload, start_ns)
     if sampler is not None:
         sampler.cancel()
+    if full and (steps.dropped or signals.dropped):
+        raise BugError(
+            f"{steps.dropped} steps and {signals.dropped} signals did not fit", hint="split the run"
+        )
     return RunColumns(
         recorder.drain(), steps.drain() if full else {}, signals.drain() if full else {}, _account(gateway)
     )
 
 
-async def _offer(world: VirtualWorld, gateway: Gateway, workload: Workload, start_ns: int) -> None:
+async def _offer(
+    world: VirtualWorld, gateway: Gateway, cpu: VirtualCpu, workload: Workload, start_ns: int
+) -> None:
     """Send every request at its time, whatever became of the ones before, and wait for all of them."""
     loop, silence = world.loop, _Silence()
-    tasks: list[asyncio.Task[object]] = []
+    tasks: list[asyncio.Task[None]] = []
 
-    def arrive(request: Request) -> None:
+    parse_ns = gateway.fleet.gateway.cost.request // 2
+
+    async def visit(request: Request) -> None:
         timeline = Timeline()
         timeline.mark(API_RECV, request.arrival_ns)
-        timeline.mark(PARSED, request.arrival_ns)
-        tasks.append(loop.create_task(gateway.handle(request, timeline, silence)))
+        await cpu.spend(parse_ns)
+        timeline.mark(PARSED, world.now_ns())
+        await gateway.handle(request, timeline, silence)
+
+    def arrive(request: Request) -> None:
+        tasks.append(loop.create_task(visit(request)))
 
     last_ns = start_ns
     for request in workload.requests():
@@ -185,12 +197,15 @@ def _account(gateway: Gateway) -> Account:
     return account
 
 
-def ttft_ms(columns: Columns) -> np.ndarray:
-    """TTFT of the requests that got a first token, ms, in the order of arrival (so that runs can be paired)."""
+def latency_ms(columns: Columns, metric: str) -> np.ndarray:
+    """TTFT or end-to-end time of every request in ms, in the order of arrival; NaN where there was no answer.
+
+    The order makes runs of one workload comparable row by row.
+    """
     order = np.argsort(columns["id"])
-    first, arrived = columns["first_token"][order], columns["api_recv"][order]
-    seen = first > 0
-    return (first[seen] - arrived[seen]) / 1e6
+    end = columns["first_token" if metric == "ttft" else "sent"][order]
+    answered = (end > 0) & (columns["outcome"][order] == "completed")
+    return np.where(answered, (end - columns["api_recv"][order]) / 1e6, np.nan)
 
 
-__all__ = ["RunColumns", "StepRow", "node_dips", "run_fleet", "ttft_ms"]
+__all__ = ["RunColumns", "StepRow", "latency_ms", "node_dips", "run_fleet"]

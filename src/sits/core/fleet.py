@@ -28,7 +28,7 @@ class Objective(_Section, frozen=True, kw_only=True):
 class GatewayCost(_Section, frozen=True, kw_only=True):
     """CPU a gateway worker spends, for emulation only: a live gateway simply spends it.
 
-    `request` is charged once a request (half before, half after the engine), `chunk` for each token sent on.
+    `request` is charged once a request (half while parsing, half after the engine), `chunk` for each token sent on.
     """
 
     request: Ns = Ns(45_000)

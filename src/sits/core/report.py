@@ -13,6 +13,7 @@ import msgspec
 
 from sits.core.finding import Change, Finding, Interval
 from sits.core.fleet import Fleet
+from sits.core.run import Run
 
 
 class LatencySummary(msgspec.Struct, frozen=True):
@@ -169,6 +170,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     objective_ms: float
     seed: int
     repetitions: int
+    run: Run | None = None
     before: Side
     after: Side | None = None
     verified: bool | None = None

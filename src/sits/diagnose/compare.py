@@ -10,8 +10,7 @@ Stage 2 needs no resampling: the r-th smallest of N draws from a distribution F 
 + 1 - r) (order statistics of uniforms), so one beta number and a binary search in the pooled sorted values
 stand for N draws, exactly.
 
-*Paired requests.*  When every sample set has the same requests in the same rows (`ablation_rows` over runs of one
-workload), stage 2 draws one weight for each request, Poisson with the times its seed was drawn, and uses it in
+*Paired requests.*  When every sample set has the same requests in the same rows (`paired`; the caller knows), stage 2 draws one weight for each request, Poisson with the times its seed was drawn, and uses it in
 every configuration (the Poisson bootstrap, Chamandy et al. 2012).  What moves both quantiles then cancels
 out of their difference, which is what a paired comparison is for.
 
@@ -227,13 +226,15 @@ def ablation_rows(
     rng: np.random.Generator,
     *,
     titles: Mapping[str, str] | None = None,
+    paired: bool = True,
     q: float = 0.99,
     draws: int = DRAWS,
 ) -> tuple[Ablation, ...]:
     """The rows of an ablation: `none` (bad), each fix of `alone` in the order given, `all`.
 
     `saved` = P99(bad) - P99(this row); `needed` = P99(all but this fix) - P99(all): what leaving it out costs.
-    All rows share the drawn seeds, and the drawn requests where all have the same.  `titles` names fixes for readers; a fix without one is shown by its id.
+    All rows share the drawn seeds, and with `paired` the drawn requests: then row i of a seed must be the same
+    request in every set.  `titles` names fixes for readers; a fix without one is shown by its id.
 
     Raises:
         CallerError: as `draw_quantile`, or `without` names a fix that `alone` does not.
@@ -251,7 +252,7 @@ def ablation_rows(
     sets = {("none", ""): bad, ("all", ""): all_samples}
     sets |= {("alone", fix): samples for fix, samples in alone.items()}
     sets |= {("without", fix): samples for fix, samples in without.items()}
-    drawn_sets = _draw_all(sets, counts, rng, q)
+    drawn_sets = _draw_all(sets, counts, rng, q, paired)
     before, after = drawn_sets["none", ""], drawn_sets["all", ""]
     singles = {fix: drawn_sets["alone", fix] for fix in alone}
     lacking = {fix: drawn_sets["without", fix] for fix in without}
@@ -280,11 +281,10 @@ def ablation_rows(
 
 
 def _draw_all(
-    sets: Mapping[tuple[str, str], Samples], counts: Ints, rng: np.random.Generator, q: float
+    sets: Mapping[tuple[str, str], Samples], counts: Ints, rng: np.random.Generator, q: float, paired: bool
 ) -> dict[tuple[str, str], Drawn]:
-    """Paired by request where every set has the same rows; by seed alone where requests are missing in some."""
-    shapes = {tuple(len(array) for array in samples) for samples in sets.values()}
-    if len(shapes) > 1:
+    """Paired by request, or by seed alone."""
+    if not paired:
         return {key: draw_quantile(samples, counts, rng, q) for key, samples in sets.items()}
     named = draw_paired({"/".join(key): samples for key, samples in sets.items()}, counts, rng, q)
     return {key: named["/".join(key)] for key in sets}

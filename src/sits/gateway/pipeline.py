@@ -178,8 +178,7 @@ class Gateway:
         self.counts = dict.fromkeys(OUTCOMES, 0)
         self._turn = 0
         self._assigned: dict[str, Decision] = {}
-        self._before_ns = fleet.gateway.cost.request // 2
-        self._after_ns = fleet.gateway.cost.request - self._before_ns
+        self._after_ns = fleet.gateway.cost.request - fleet.gateway.cost.request // 2
 
     async def handle(
         self,
@@ -202,7 +201,6 @@ class Gateway:
         exchange = Exchange(request, timeline, sink, credential=credential, problem=problem)
         self.offered += 1
         try:
-            await self.cpu.spend(self._before_ns)
             for stage in PIPELINE:
                 await stage(self, exchange)
             await self.cpu.spend(self._after_ns)
