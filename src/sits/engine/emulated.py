@@ -5,7 +5,7 @@ ids; a driver with one timer a step runs `sim.model.EngineModel` while there is 
 none, so idling costs nothing.  Step times are planned: when the loop wakes late, the next step still starts
 where the last one ended, so the model's time does not drift from the clock.
 
-When nobody asks for single steps, a stretch of uneventful ones (`EngineModel.coast`) costs one timer; an
+When nobody waits for single tokens, a stretch of uneventful steps (`EngineModel.coast`) costs one timer; an
 arrival or a cancellation within it ends it with the step that runs then, so every time is the same.
 
 Every point 5..16 is marked MEASURED with the time it has in this engine, once that time has come.  Tokens
@@ -66,8 +66,8 @@ class EmulatedEngine:
         on_step: called at the end of every step.
         on_tokens: called at the end of every step with the tokens it generated.
         on_flow: called with the ends (ns) of a stretch of uneventful steps and the tokens each of them generates;
-            returns the Flow that is cut when the stretch is.  Used when nobody asks for single steps (no
-            `on_step`, `stream_interval` 0); then `on_tokens` hears of the other steps only.
+            returns the Flow that is cut when the stretch is.  Used with `stream_interval` 0; then `on_tokens` hears
+            of the other steps only, and `on_step` of a stretch's steps when it is over.
         stream_interval: tokens between chunks of a streamed answer; 0 = only the first and the last chunk.
         models: model and adapter names it answers to; empty = any.
         render: render bytes even for requests without a body.
@@ -96,7 +96,7 @@ class EmulatedEngine:
         self._lengths = lengths
         self._on_step = on_step
         self._on_tokens = on_tokens
-        self._on_flow = on_flow if on_step is None and stream_interval == 0 else None
+        self._on_flow = on_flow if stream_interval == 0 else None
         self._interval = stream_interval
         self._models = models
         self._render = render
@@ -200,7 +200,7 @@ class EmulatedEngine:
     def _tick(self) -> None:
         """End the step that is due, and start the next one where it ended."""
         self._timer = None
-        self._coast_ns = []
+        self._report_stretch()
         try:
             result, self._result = self._result, None
             if result is not None:
@@ -234,6 +234,13 @@ class EmulatedEngine:
             self._cut(self._arriving[0].queued_ns)
         self._at(self._coast_ns[-1])
         return True
+
+    def _report_stretch(self) -> None:
+        """The stretch is over: tell of its steps, and forget it."""
+        if self._on_step is not None:
+            for figures in self._model.coasted(len(self._coast_ns)):
+                self._on_step(StepRow._make((self.name, *figures[:7], self.spec.blocks, *figures[7:])))
+        self._coast_ns = []
 
     def _cut(self, at_ns: int) -> None:
         """End the stretch with the step that runs at `at_ns`; what it ran beyond never happened.

@@ -717,7 +717,7 @@ def coast(
     now_ns: int,
     first_step: int,
     noise_ring: Floats,
-    ends_ns: Ints,
+    stretch: Ints,
     rows: Ints,
     running: Ints,
     tally: Ints,
@@ -731,13 +731,13 @@ def coast(
     result: Ints,
     ids: Ints,
 ) -> int:
-    """Run steps in which nothing happens but one token for everybody; returns how many, their ends in `ends_ns`.
+    """Run steps in which nothing happens but one token for everybody; returns how many.
 
     Such a step has an empty waiting queue, only decodes, blocks for all of them, and finishes nobody.  At most
-    `len(ends_ns)` are run.  `rewind` takes the last of them back.
+    `len(stretch)` are run; row i of `stretch` is the report of step i, cells `T_NS` to `PREPARE_NS`.  `rewind` takes the last of them back.
     """
     count = tally[RUNNING_COUNT]
-    left = ends_ns.shape[0]
+    left = stretch.shape[0]
     if tally[HEAD] >= 0 or count == 0 or count > whole[TOKENS_MAX]:
         return 0
     for i in range(count):
@@ -770,7 +770,7 @@ def coast(
             ids,
         )
         now_ns += int(result[DURATION_NS])
-        ends_ns[done] = now_ns
+        stretch[done, :] = result[:STARTED_COUNT]
         done += 1
     return done
 

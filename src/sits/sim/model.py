@@ -93,7 +93,7 @@ class EngineModel(Generic[Id]):
         self._noise = self._noise_ring.tolist()
         self._steps = 0
         self._coasted = 0
-        self._ends_ns = np.zeros(COAST_MAX, np.int64)
+        self._stretch = np.zeros((COAST_MAX, kernel.STARTED_COUNT), np.int64)
         self._names: list[Id | None] = [None] * capacity
         self._rows: dict[Id, int] = {}
         self._vacant = list(range(capacity - 1, -1, -1))
@@ -168,11 +168,17 @@ class EngineModel(Generic[Id]):
         running request one token and changes nothing else.  The same steps one by one give the same state.
         """
         kernel = self._kernel
-        done = kernel.coast(now_ns, self._steps, self._noise_ring, self._ends_ns, *self._arguments)
+        done = kernel.coast(now_ns, self._steps, self._noise_ring, self._stretch, *self._arguments)
         self._steps += done
         self._coasted = done
-        ends_ns: list[int] = self._ends_ns[:done].tolist()
+        stretch = self._stretch[:done]
+        ends_ns: list[int] = (stretch[:, kernel.T_NS] + stretch[:, kernel.DURATION_NS]).tolist()
         return ends_ns
+
+    def coasted(self, steps: int) -> list[list[int]]:
+        """The first `steps` reports of the last `coast`: the fields of `StepResult` up to `prepare_ns`."""
+        reports: list[list[int]] = self._stretch[:steps].tolist()
+        return reports
 
     def rewind(self, steps: int) -> None:
         """Take back the last `steps` steps of the `coast` that was the last to run; its first step stays.

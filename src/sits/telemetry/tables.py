@@ -69,7 +69,11 @@ def column(sql_type: str, values: Sequence[Any]) -> np.ndarray:
     """
     if sql_type in _BOUNDS:
         low, high = _BOUNDS[sql_type]
-        values = [min(max(value, low), high) for value in values]
+        try:
+            wide = np.array(values, dtype=np.int64)
+        except OverflowError:  # one value is beyond 64 bits: rare, so it alone pays for being looked at
+            wide = np.array([min(max(value, low), high) for value in values], dtype=np.int64)
+        return np.clip(wide, low, high).astype(_DTYPES[sql_type])
     made = np.empty(len(values), dtype=_DTYPES[sql_type])
     made[:] = values
     return made
