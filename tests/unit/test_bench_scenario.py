@@ -100,6 +100,15 @@ def test_effective_figures_follow_from_the_configuration():
         (lambda t: t.replace("width: 6ms", "width: 60ms"), "0 < width <= every"),
         (lambda t: t.replace("base: 100ms", "base: 100"), "no unit"),
         (lambda t: "", "empty"),
+        (lambda t: t.replace("requests: 730", "requests: 0"), "requests"),
+        (lambda t: t.replace("requests: 730", "requests: 9999999999999"), "requests"),
+        (lambda t: t.replace("units: 500", "units: 0"), "units"),
+        (lambda t: t.replace("adapter_share: 0.9", "adapter_share: 2"), "adapter_share"),
+        (lambda t: t.replace("adapter_zipf: 1.0", "adapter_zipf: -900"), "adapter_zipf"),
+        (lambda t: t.replace("prompt_max: 32768", "prompt_max: 0"), "prompt_max"),
+        (lambda t: t.replace("name: incident-2300ms", "name: ../../x"), "cannot be a name"),
+        (lambda t: re.sub(r"nodes: \[node-a.*\]", "nodes: []", t), "no node is named"),
+        (lambda t: t.replace("arrivals: {kind: on_off}", "arrivals: {kind: gamma, rate: 0}"), "rate"),
     ],
 )
 def test_a_wrong_scenario_says_what_and_where(tmp_path, change, says):
@@ -112,6 +121,13 @@ def test_a_wrong_scenario_says_what_and_where(tmp_path, change, says):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match="no scenario at"):
         load_scenario(tmp_path / "none.yaml")
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_bytes(b"\xff\xfe\x00name: x")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        load_scenario(path)
 
 
 def test_variants_do_not_depend_on_the_order_fixes_are_named():

@@ -15,13 +15,18 @@ squeezes the bursts too.
 
 import math
 import statistics
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
+from sits.core.units import Share
+
 Floats = NDArray[np.float64]
+LogMean = Annotated[float, Meta(ge=-20, le=10)]
+LogSd = Annotated[float, Meta(ge=0, le=5)]
 
 
 class OnOff(
@@ -32,18 +37,18 @@ class OnOff(
     `keep` thins the process: each arrival survives with this probability.
     """
 
-    burst_size_log_mean: float = 3.291
-    burst_size_log_sd: float = 1.425
-    burst_size_max: int = 575
-    pair_share: float = 0.439
-    pair_gap_log_mean: float = -6.654
-    pair_gap_log_sd: float = 1.719
-    pace_gap_log_mean: float = -2.098
-    pace_gap_log_sd: float = 0.703
-    pace_spread_log_sd: float = 0.9
-    silence_log_mean: float = 1.713
-    silence_log_sd: float = 1.474
-    keep: float = 1.0
+    burst_size_log_mean: LogMean = 3.291
+    burst_size_log_sd: LogSd = 1.425
+    burst_size_max: Annotated[int, Meta(ge=1, le=100_000)] = 575
+    pair_share: Share = Share(0.439)
+    pair_gap_log_mean: LogMean = -6.654
+    pair_gap_log_sd: LogSd = 1.719
+    pace_gap_log_mean: LogMean = -2.098
+    pace_gap_log_sd: LogSd = 0.703
+    pace_spread_log_sd: LogSd = 0.9
+    silence_log_mean: LogMean = 1.713
+    silence_log_sd: LogSd = 1.474
+    keep: Annotated[float, Meta(ge=0.001, le=1)] = 1.0
 
     def gaps_s(self, rng: np.random.Generator, count: int) -> Floats:
         """`count` inter-arrival gaps in seconds, shape (count,); the first is a silence."""
@@ -92,8 +97,8 @@ class Gamma(
 ):
     """Independent gamma gaps: `rate` requests a second with inter-arrival CV `cv` (1 = Poisson, 0 = a metronome)."""
 
-    rate: float
-    cv: float = 1.0
+    rate: Annotated[float, Meta(gt=0, le=100_000)]
+    cv: Annotated[float, Meta(ge=0, le=100)] = 1.0
 
     def gaps_s(self, rng: np.random.Generator, count: int) -> Floats:
         """`count` inter-arrival gaps in seconds."""

@@ -7,10 +7,13 @@ and repairs under one name.  The file is YAML, decoded as strictly as `fleet.yam
 Deliberately absent: what comes out of it (`bench.reproduce`).
 """
 
+import re
 from importlib import resources
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from sits.bench.workload import WorkloadPlan, lengths_named
 from sits.core.config import decode, patch
@@ -20,6 +23,7 @@ from sits.core.fleet import Fleet
 from sits.core.units import Ns, Share
 
 DEFAULT = "incident-2300ms.yaml"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class PcieBandwidth(
@@ -40,7 +44,7 @@ class PcieBandwidth(
     depth: Share
     width: Ns
     every: Ns
-    while_running: int = 1
+    while_running: Annotated[int, Meta(ge=0, le=1_000_000)] = 1
 
 
 class Fix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,8 +63,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     name: str
     title: str
-    repetitions: int = 12
-    seed: int = 1
+    repetitions: Annotated[int, Meta(ge=1, le=10_000)] = 12
+    seed: Annotated[int, Meta(ge=0, le=2**62)] = 1
     workload: WorkloadPlan
     faults: tuple[PcieBandwidth, ...] = ()
     fleet: Fleet
@@ -91,7 +95,13 @@ def load_scenario(path: str | Path | None = None) -> Scenario:
         raise ConfigError(
             f"no scenario at {path}", value=str(path), hint="give the path of a scenario YAML file"
         )
-    return _checked(decode(path.read_text(), Scenario, path.name), path.name)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path} is not UTF-8", value=str(path), hint="save it as UTF-8 text; is it the right file?"
+        ) from error
+    return _checked(decode(text, Scenario, path.name), path.name)
 
 
 def _checked(scenario: Scenario, file: str) -> Scenario:
@@ -109,8 +119,24 @@ def _checked(scenario: Scenario, file: str) -> Scenario:
                     value=item_id,
                     hint="ids are unique",
                 )
+    if not _NAME.fullmatch(scenario.name):
+        raise ConfigError(
+            f"{scenario.name[:40]!r} cannot be a name",
+            where=file,
+            field="name",
+            value=scenario.name,
+            hint="letters, digits and . _ -, at most 100",
+        )
     nodes = {node.name for node in scenario.fleet.nodes}
     for fault in scenario.faults:
+        if not fault.nodes:
+            raise ConfigError(
+                "no node is named",
+                where=file,
+                field=f"faults[{fault.id}].nodes",
+                value=(),
+                hint="name at least one",
+            )
         for node in fault.nodes:
             if node not in nodes:
                 raise ConfigError(

@@ -11,9 +11,11 @@ Deliberately absent: how load is sent (`bench.load` for sockets, `bench.virtual`
 """
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from sits.bench.arrivals import Gamma, OnOff
@@ -21,7 +23,7 @@ from sits.bench.lengths import NAMED, Quantiles
 from sits.core.errors import ConfigError
 from sits.core.ports import World
 from sits.core.request import Request
-from sits.core.units import SECOND
+from sits.core.units import SECOND, Share
 
 
 class WorkloadPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,17 +41,17 @@ class WorkloadPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     """
 
-    requests: int
+    requests: Annotated[int, Meta(ge=1, le=1_000_000)]
     arrivals: OnOff | Gamma = OnOff()
     prompt: str = "azure-conversation-prompt"
     answer: str = "azure-conversation-answer"
-    long_share: float = 0.0
+    long_share: Share = Share(0.0)
     long_prompt: str = "documents"
-    prompt_max: int = 8192
-    answer_max: int = 1024
-    adapter_share: float = 0.0
-    adapter_zipf: float = 1.0
-    units: int = 500
+    prompt_max: Annotated[int, Meta(ge=1, le=10_000_000)] = 8192
+    answer_max: Annotated[int, Meta(ge=1, le=10_000_000)] = 1024
+    adapter_share: Share = Share(0.0)
+    adapter_zipf: Annotated[float, Meta(ge=0, le=20)] = 1.0
+    units: Annotated[int, Meta(ge=1, le=10_000_000)] = 500
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
