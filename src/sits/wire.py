@@ -27,10 +27,8 @@ from sits.sim.spec import EngineSpec
 
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "engine": {"emulated": EmulatedEngine, "openai": OpenAIEngine},
-    "window": dict.fromkeys(("none", "fixed", "adaptive"), tree.Window),
-    "route": dict.fromkeys(("round_robin", "least_tokens"), tree.Route),
 }
-"""Every kind a configuration may name, by what it is a kind of."""
+"""Every kind of object a configuration may name, by what it is a kind of."""
 
 LORA_COPIES_PER_LAYER = 14
 """An adapter is copied matrix by matrix: A and B of seven linear layers (assumption; vLLM copies each tensor)."""

@@ -46,7 +46,7 @@ def live(spec, jobs, looks, *, coasting, workers=1, close_ns=None):
             "e",
             spec,
             world,
-            lambda request: int(request.intent),
+            lambda request: int(request.unit),
             on_step=None if coasting else lambda row: ends.append(row.t_ns + row.duration_ns - start),
             on_tokens=lambda tokens: cpu.charge(tokens * 1_000),
             on_flow=lambda ends_ns, tokens: cpu.flow(Flow(ends_ns, tokens * 1_000)),
@@ -63,7 +63,7 @@ def live(spec, jobs, looks, *, coasting, workers=1, close_ns=None):
             arrival_ns, prompt, output, adapter, _ = jobs[number]
             await until(arrival_ns)
             timeline, got = Timeline(), seen[number]
-            request = Request(id=str(number), model="m", prompt_tokens=prompt, intent=str(output))
+            request = Request(id=str(number), model="m", prompt_tokens=prompt, unit=str(output))
             request.adapter = f"a{adapter}" if adapter >= 0 else ""
             got.append(timeline.at)
             got.append(timeline.how)

@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import shlex
 import shutil
 import subprocess
 import tomllib
@@ -12,6 +13,8 @@ import click
 import pytest
 
 import sits
+from sits.app.cli import cli
+from sits.core.config import load_fleet
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -105,6 +108,39 @@ def test_the_readme_opens_with_the_two_commands(name):
     assert first
     shown = [line.partition("#")[0].strip() for line in first[1].splitlines() if line.strip()]
     assert shown == ["make demo", "make test"]
+
+
+def _commands(text):
+    """Every `sitsctl ...` a document shows, in code or in a fence, with its arguments."""
+    code = [*re.findall(r"`(sitsctl [^`]+)`", text), *re.findall(r"^(sitsctl .+)$", text, re.MULTILINE)]
+    return [shlex.split(line.partition("#")[0])[1:] for line in code]
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
+def test_the_commands_of_the_readme_are_understood(name, tmp_path, monkeypatch):
+    """Parsed by the command line itself, options and all; the files they name are the ones the README shows."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sits-store").mkdir()
+    (tmp_path / "FILE").touch()
+    block = re.search(r"```yaml\n(.+?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "fleet.yaml").write_text(block[1])
+    assert load_fleet(block[1]).engines
+    found = _commands((ROOT / name).read_text(encoding="utf-8"))
+    assert len(found) >= 6
+    for arguments in found:
+        command, words = cli, list(arguments)
+        while isinstance(command, click.Group):
+            command = command.commands[words.pop(0)]
+        if words:  # else the command is only mentioned
+            command.make_context(command.name, words)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in ROOT.glob("*.md")))
+def test_links_and_pictures_lead_somewhere(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#\s]+)\)", text):
+        if not target.startswith(("http://", "https://")):
+            assert (ROOT / target).exists(), f"{name}: {target}"
 
 
 def test_the_checks_can_fail():

@@ -76,7 +76,9 @@ def test_every_command_explains_itself(run, command):
     code, out, err = run(command, "--help")
     assert (code, err) == (0, "")
     assert out.startswith(f"Usage: sitsctl {command}")
-    if command != "up":
+    if command == "plan":  # a group: its commands have it
+        assert "--json" in run("plan", "kv", "--help")[1]
+    elif command != "up":
         assert "--json" in out
 
 
@@ -85,7 +87,7 @@ def test_every_command_explains_itself(run, command):
     [
         (("reprodcue",), "did you mean 'reproduce'?"),
         (("investigat",), "did you mean 'investigate'?"),
-        (("xyzzy",), "commands: reproduce, up, why, investigate, check, version"),
+        (("xyzzy",), "commands: reproduce, up, why, investigate, check, plan, version"),
         (("reproduce", "--seeed", "3"), "--seed"),
         (("reproduce", "--seed", "-1"), "-1"),
         (("reproduce", "--repetitions", "0"), "x>=1"),

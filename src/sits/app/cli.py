@@ -20,6 +20,7 @@ from typing import Any
 import click
 
 from sits import __version__
+from sits.app.plan import plan
 
 OK, MISSED, USAGE, FAILED, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
 
@@ -315,6 +316,9 @@ def check(fleet: Path, as_json: bool) -> int:
     else:
         click.echo(f"{fleet}: good; {len(tree.engines)} engines, configuration {name[:12]}")
     return OK
+
+
+cli.add_command(plan)
 
 
 @cli.command(short_help="Print the version.")

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 
-@click.group()
+@click.group(short_help="Ask a predictor what to expect: KV memory.")
 def plan() -> None:
     """Ask a predictor what to expect, before anything runs."""
 

@@ -122,7 +122,7 @@ def report_of(
     return Report(
         kind="reproduce",
         title=scenario.title,
-        headline=_headline(before, after, rows, objective.metric, objective.p99 / MS),
+        headline=_headline(before, after, rows, kept, objective.metric, objective.p99 / MS),
         objective_metric=objective.metric,
         objective_ms=objective.p99 / MS,
         seed=plan.seed,
@@ -217,7 +217,14 @@ def _with_fixes(
     )
 
 
-def _headline(before: Side, after: Side, rows: tuple[Ablation, ...], metric: str, objective_ms: float) -> str:
+def _headline(
+    before: Side,
+    after: Side,
+    rows: tuple[Ablation, ...],
+    kept: tuple[str, ...],
+    metric: str,
+    objective_ms: float,
+) -> str:
     was, now = before.latency.p99, after.latency.p99
     name = "time to first token" if metric == "ttft" else "end-to-end time"
     verdict = (
@@ -231,14 +238,10 @@ def _headline(before: Side, after: Side, rows: tuple[Ablation, ...], metric: str
         f"P99 {name} was {show_duration(was.value * MS)} against an objective of {show_duration(objective_ms * MS)}; "
         f"with the proposed changes it is {show_duration(now.value * MS)}, {verdict} it."
     )
-    gains = [
-        (row.saved.value, row)
-        for row in rows
-        if row.saved is not None and row.saved.low > 0 and row.id != "all"
-    ]
-    if gains:
-        value, best = max(gains, key=lambda gain: gain[0])
-        text += f" The largest gain of one change: {value:,.0f} ms ({best.title})."
+    losses = [(row.needed.value, row) for row in rows if row.id in kept and row.needed and row.needed.low > 0]
+    if losses:
+        value, best = max(losses, key=lambda loss: loss[0])
+        text += f" The change that matters most among them, {value:,.0f} ms lost without it: {best.title}."
     lost = after.account.offered - after.account.completed
     if lost:
         text += f" {lost:,} of {after.account.offered:,} requests got no answer."

@@ -1,18 +1,17 @@
-"""The five ports and the world.  Everything that varies stands behind one of these Protocols.
+"""The ports: what stands between rooms and can be exchanged, and the world.
 
-Policies and predictors are pure functions or callables over numbers: they know no clock, no socket, no dice.
+Policies, predictors and detectors are shapes, not types: pure functions that take the numbers they need and give a
+Decision, an expectation or a Finding.  A common signature would only hide which numbers each of them needs, so there
+is none; `make check` holds that they know no clock, no socket and no dice.
 The World is the only source of time and randomness, injected where it is needed.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from sits.core.decision import Decision
-from sits.core.finding import Finding
 from sits.core.request import Chunk, Request
-from sits.core.run import Run
 from sits.core.timeline import Timeline
 
 
@@ -51,20 +50,6 @@ class Engine(Protocol):
         """Release connections; unfinished answers are cancelled."""
 
 
-class Policy(Protocol):
-    """Pure `(request, state, now_ns) -> Decision`."""
-
-    def __call__(self, request: Request, state: Any, now_ns: int) -> Decision:
-        """Decide about one request from numbers alone."""
-
-
-class Predictor(Protocol):
-    """Pure `(configuration, load) -> expected time or capacity`, with an error."""
-
-    def __call__(self, config: Any, load: Any) -> Any:
-        """Predict from numbers alone."""
-
-
 class Store(Protocol):
     """Where records go and come back from."""
 
@@ -73,10 +58,3 @@ class Store(Protocol):
 
     def scan(self, query: str, **parameters: Any) -> Sequence[Mapping[str, Any]]:
         """Run a *named* query and return its rows."""
-
-
-class Detector(Protocol):
-    """Reads a run from a store and states Findings about it."""
-
-    def __call__(self, store: Store, run: Run) -> Iterable[Finding]:
-        """Findings of this detector about `run`."""

@@ -17,7 +17,6 @@ class Request(msgspec.Struct, kw_only=True):
         tenant, unit: who pays, and the unit (user, session, tenant) a release assignment keeps together.
         prompt_tokens: known or estimated prompt length, tokens.
         output_tokens_max: the caller's limit, tokens.
-        prefix_tokens: leading tokens expected to be shared with earlier requests (0 = unknown).
         prefix: identity of that shared prefix; empty = none.
         arrival_ns: first byte, monotonic ns.
         deadline_ns: answer useless after this, monotonic ns; 0 = none.
@@ -30,13 +29,11 @@ class Request(msgspec.Struct, kw_only=True):
     adapter: str = ""
     tenant: str = "default"
     unit: str = ""
-    intent: str = ""
     endpoint: str = "/v1/chat/completions"
     stream: bool = True
     prompt_tokens: int = 0
     output_tokens_max: int = 0
     prefix: str = ""
-    prefix_tokens: int = 0
     arrival_ns: int = 0
     deadline_ns: int = 0
     traceparent: str = ""
