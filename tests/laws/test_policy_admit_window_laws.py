@@ -92,10 +92,20 @@ def test_waiting_longer_or_more_company_never_turns_flush_into_hold(
 
 
 @given(WINDOWS, RATES, RATES)
-def test_the_adaptive_window_stays_in_bounds_and_shrinks_with_load(config, one, other):
+def test_the_adaptive_window_stays_in_bounds_and_shrinks_with_load_where_batches_fill(config, one, other):
     slow, fast = sorted((one, other))
     if config.kind == "adaptive" and slow > 0:
-        assert config.low <= window_ns(config, fast) <= window_ns(config, slow) <= config.high
+        assert config.low <= window_ns(config, fast) <= config.high
+        if config.max_batch / slow * 10**9 <= config.high:
+            assert window_ns(config, fast) <= window_ns(config, slow)
+        else:
+            assert window_ns(config, slow) == config.low
+
+
+@given(WINDOWS, RATES)
+def test_the_adaptive_window_holds_beyond_low_only_for_a_batch_that_fills_within_it(config, rate):
+    if config.kind == "adaptive" and rate > 0 and (length := window_ns(config, rate)) > config.low:
+        assert rate * (length + 1) >= config.max_batch * 10**9 * (1 - 1e-9)
 
 
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=50))

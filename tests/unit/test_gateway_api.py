@@ -56,6 +56,30 @@ def test_what_is_not_json_or_not_an_object(body):
         parse_chat(body)
 
 
+@pytest.mark.parametrize(
+    ("before", "half", "after"),
+    [
+        ('"', r"\ud800", '"'),
+        (r'"\\', r"\uD83D", ' and more text"'),
+        ('"', r"\uDC00", ' a"'),
+        (r'"\ud83d\ude00', r"\ud83d", '"'),
+    ],
+)
+def test_half_a_character_is_told_as_that(before, half, after):
+    before = '{"model":"m","messages":[' + before
+    with pytest.raises(CallerError) as told:
+        parse_chat(f"{before}{half}{after}]}}".encode())
+    assert told.value.message == f"the body is not JSON: {half} at byte {len(before)} is half of a character"
+    assert told.value.code == "invalid_json"
+
+
+def test_what_only_looks_like_half_a_character_passes():
+    for text in (rb'"\\ud800"', rb'"\ud83d\ude00"'):
+        assert parse_chat(b'{"model":"m","messages":[' + text + b"]}").model == "m"
+    with pytest.raises(CallerError, match="truncated"):
+        parse_chat(rb'{"model":"m","messages":["\\ud800"')
+
+
 def test_prompts_and_inputs_are_strings_or_lists():
     assert parse_completion(b'{"model": "m", "prompt": "hi", "max_tokens": 0}').output_tokens_max == 0
     assert parse_embedding(b'{"model": "m", "input": ["a", "b"], "stream": true}').stream is False

@@ -193,6 +193,24 @@ async def test_a_stream_passes_through_and_is_marked_in_order(world):
     assert [d.policy for d in exchange.decisions] == ["release", "route", "admit"]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_comes_whole_has_no_first_token(stream):
+    @virtual
+    async def run(world):
+        whole = Chunk(data=b"{}", tokens=3, last=True, content_type=b"application/json")
+        house = House(world, Script("e", 40, whole))
+        _, exchange = await house.ask(stream=stream)
+        line = exchange.timeline
+        assert (exchange.outcome, exchange.output_tokens) == ("completed", 3)
+        assert not line.has(FIRST_TOKEN)
+        assert line.span_ns(DISPATCHED, LAST_TOKEN) == 40 * MS
+        page = house.gateway.metrics_page().decode()
+        assert 'sits_e2e_seconds_count{engine="e"} 1' in page
+        assert 'sits_ttft_seconds_count{engine="e"}' not in page
+
+    run()
+
+
 @virtual
 async def test_without_usage_the_counted_tokens_stand(world):
     house = House(world, Script("e", *TOKENS[:-1]))
@@ -277,7 +295,7 @@ async def test_a_fixed_window_releases_the_batch_together(world):
 
 
 @virtual
-async def test_an_adaptive_window_shrinks_under_load(world):
+async def test_an_adaptive_window_waits_for_batches_that_fill_and_for_no_others(world):
     policy = Policies(window=Window(kind="adaptive", base=50 * MS, low=5 * MS, high=100 * MS, max_batch=4))
     house = House(world, Script("e", *TOKENS), policy=policy)
 
@@ -287,7 +305,9 @@ async def test_an_adaptive_window_shrinks_under_load(world):
 
     assert await late(0, "a") == 50 * MS
     sparse = await asyncio.gather(*(late(60 * i, f"s{i}") for i in range(20)))
-    assert max(sparse[4:]) == 100 * MS
+    assert max(sparse[4:]) == 5 * MS
+    steady = await asyncio.gather(*(late(20 * i, f"m{i}") for i in range(40)))
+    assert max(steady[20:32]) == 60 * MS
     dense = await asyncio.gather(*(late(2 * i, f"d{i}") for i in range(60)))
     assert max(dense[20:]) == 6 * MS
 
@@ -356,6 +376,7 @@ async def test_two_dead_engines_are_a_502_after_two_tries(world):
     [
         (CapacityError("no room", code="engine_full", retry_after_s=0.2), 503, "refused"),
         (EngineTimeoutError("too slow", code="engine_timeout"), 504, "failed"),
+        (CallerError("too large", code="never_fits"), 400, "refused"),
     ],
 )
 def test_refusals_and_time_outs_of_an_engine_are_not_retried(error, status, outcome):

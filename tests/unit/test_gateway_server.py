@@ -59,8 +59,9 @@ async def test_sdk_plain():
         assert (row["prompt_tokens"], row["output_tokens"], row["cached_tokens"]) == (9, 3, 4)
         line = row["timeline"]
         assert line.disorder() is None
-        for point in (API_RECV, PARSED, DISPATCHED, FIRST_TOKEN, LAST_TOKEN, SENT):
+        for point in (API_RECV, PARSED, DISPATCHED, LAST_TOKEN, SENT):
             assert line.has(point)
+        assert not line.has(FIRST_TOKEN)
         hit = house.up.hits[0]
         assert hit.path == "/v1/chat/completions"
         assert hit.headers["authorization"] == "Bearer engine-key"
@@ -77,6 +78,7 @@ async def test_sdk_streaming_and_the_body_goes_out_as_it_came_in():
         assert chunks[-1].usage.completion_tokens == 3
         (row,) = await house.settled()
         assert (row["outcome"], row["output_tokens"]) == ("completed", 3)
+        assert row["timeline"].has(FIRST_TOKEN)
         sent = post(CHAT | {"stream": True, "odd": [1.50, None]}).partition(b"\r\n\r\n")[2]
         await house.raw(post(sent), until=b"[DONE]")
         assert house.up.hits[1].body == sent
@@ -99,6 +101,7 @@ async def test_sdk_completions_embeddings_models():
         assert [m.id async for m in client.models.list()] == ["lora-x", "m"]
         assert [h.path for h in house.up.hits] == ["/v1/completions", "/v1/embeddings"]
         assert house.rows[1]["output_tokens"] == 0
+        assert not any(row["timeline"].has(FIRST_TOKEN) for row in house.rows)
 
 
 @live

@@ -94,7 +94,9 @@ def test_admission_shows_its_numbers():
         (Window(kind="adaptive", base=20_000_000), 0.0, 20_000_000),
         (Window(kind="adaptive", max_batch=16), 800.0, 20_000_000),
         (Window(kind="adaptive", max_batch=16), 1e6, 5_000_000),
-        (Window(kind="adaptive", max_batch=16), 1.0, 100_000_000),
+        (Window(kind="adaptive", max_batch=16), 160.0, 100_000_000),
+        (Window(kind="adaptive", max_batch=16), 159.0, 5_000_000),
+        (Window(kind="adaptive", max_batch=16), 1.0, 5_000_000),
     ],
 )
 def test_windows_and_the_time_they_hold_to(config, rate, length):

@@ -52,8 +52,8 @@ class Gateway(_Section, frozen=True, kw_only=True):
 class Window(_Section, frozen=True, kw_only=True):
     """A batching window in front of the engines.
 
-    `fixed` holds requests until `base` has passed or `max_batch` are waiting; `adaptive` moves the window
-    inside `low`..`high` with the load; `none` sends at once, which is right for continuous batching.
+    `fixed` holds requests until `base` has passed or `max_batch` are waiting; `adaptive` waits as long as a batch
+    takes to fill, inside `low`..`high`, and only `low` where it would not fill by `high`; `none` sends at once, which is right for continuous batching.
     """
 
     kind: Literal["none", "fixed", "adaptive"] = "none"

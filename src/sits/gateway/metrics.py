@@ -1,7 +1,8 @@
 """What the gateway counts about itself, as a Prometheus page (text format 0.0.4).
 
 Rules: observing costs two bisections and a few additions; label values come from the configuration and from short
-fixed lists, and each label set is bounded (the rest is counted under `other`); histograms are per engine.
+fixed lists, and each label set is bounded (the rest is counted under `other`); histograms are per engine; that of TTFT
+has the streamed answers only, for others have no first token.
 
 Deliberately absent: quantiles (a board computes them), and per-request facts (the store has them).
 """

@@ -72,6 +72,11 @@ _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _AT = re.compile(r" - at `\$\.?([^`]*)`")
 _EMPTY = re.compile(rb'""|\[\s*\]')
 _MISSING = re.compile(r"required field `([^`]*)`")
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+"""An escape in a JSON string; the group is half of a surrogate pair that stands alone."""
 
 
 def parse_chat(body: bytes) -> Parsed:
@@ -141,6 +146,13 @@ def _decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
             f"{field or 'body'}: {_AT.sub('', text)}", field=field or None, code="invalid_field"
         ) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        half = next((found for found in _ESCAPE.finditer(body) if found.group(1)), None)
+        if half is not None:  # the decoder calls it truncated input, or a malformed escape
+            raise CallerError(
+                f"the body is not JSON: \\{half.group(1).decode()} at byte {half.start()} is half of a character",
+                hint="a surrogate is valid only as one of a pair; cut text between characters, not inside one",
+                code="invalid_json",
+            ) from error
         raise CallerError(f"the body is not JSON: {error}", code="invalid_json") from error
     except RecursionError as error:
         raise CallerError("the body is nested too deeply", code="invalid_json") from error

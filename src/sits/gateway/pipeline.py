@@ -12,6 +12,8 @@ Rules:
   4xx or 429 (those pass through), never after a time-out (the caller has waited enough).
 - The timeline points 0 and 1 are the caller's, 5..16 the engine's; the others are marked here.  A failed first try leaves no
   engine points behind: its time shows as unattributed after `dispatched`.
+- Only a streamed answer has a first token.  One that comes whole shows nobody its first token before its last, so
+  `first_token` stays missing: its decoding must not count as TTFT.
 
 Deliberately absent: HTTP (gateway.http, gateway.server), the policies, and any buffer.
 """
@@ -331,7 +333,7 @@ class Gateway:
 
 
 async def _relay(gateway: Gateway, exchange: Exchange) -> None:
-    """Pass the engine's chunks on, and mark the first and the last token."""
+    """Pass the engine's chunks on, and mark the first token (of a stream) and the last."""
     assert exchange.replica is not None
     now_ns, timeline, write = gateway.world.now_ns, exchange.timeline, exchange.sink.write
     stream = gateway.engines[exchange.replica.id].generate(exchange.request, timeline)
@@ -345,7 +347,7 @@ async def _relay(gateway: Gateway, exchange: Exchange) -> None:
                 await write(chunk.data)
             if chunk.tokens:
                 last_ns = now_ns()
-                if not tokens:
+                if not tokens and exchange.streaming:
                     timeline.mark(FIRST_TOKEN, last_ns)
                 tokens += chunk.tokens
             if chunk.last:

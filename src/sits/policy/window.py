@@ -4,8 +4,9 @@ Knows: how many are waiting, since when the oldest waits, and the arrival rate a
 Rules: a full batch goes at once; nobody waits longer than the window; `none` never holds.
 
 `fixed`:     window = base
-`adaptive`:  window = min(high, max(low, max_batch / lambda)), the time a batch takes to fill at lambda arrivals a
-             second (fill-aware); before the first gap was seen, window = base within the bounds.
+`adaptive`:  fill = max_batch / lambda, the time a batch takes to fill at lambda arrivals a second;
+             window = max(low, fill) while fill <= high.  Beyond it no batch fills however long one waits, so the
+             window is low: few arrivals wait least.  Before the first gap was seen, window = base within the bounds.
 
 A window is for engines that batch by call (embeddings, rerank, static batching).  In front of a continuous
 batching engine it only adds its own length to every answer; `predict.window` says how much.
@@ -35,13 +36,17 @@ def window_ns(config: Window, rate_per_s: float) -> int:
 
     >>> window_ns(Window(kind="adaptive", max_batch=16), 800.0)
     20000000
+    >>> window_ns(Window(kind="adaptive", max_batch=16), 10.0)
+    5000000
     """
     if config.kind == "none":
         return 0
     if config.kind == "fixed":
         return config.base
-    fill_ns = config.max_batch / rate_per_s * SECOND if rate_per_s else float(config.base)
-    return round(min(config.high, max(config.low, fill_ns)))
+    if not rate_per_s:
+        return min(config.high, max(config.low, config.base))
+    fill_ns = config.max_batch / rate_per_s * SECOND
+    return max(config.low, round(fill_ns)) if fill_ns <= config.high else config.low
 
 
 def decide(config: Window, *, pending: int, oldest_ns: int, rate_per_s: float, now_ns: int) -> Decision:
