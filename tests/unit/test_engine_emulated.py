@@ -13,7 +13,7 @@ from sits.core.breakpoints import (
     TOKENIZED,
     Exactness,
 )
-from sits.core.errors import CallerError, CapacityError, EngineError, UnknownError
+from sits.core.errors import CallerError, EngineError, UnknownError
 from sits.core.ports import Engine
 from sits.core.request import Request
 from sits.core.timeline import Timeline
@@ -192,8 +192,14 @@ def test_a_refusal_does_not_disturb_others():
         e = engine(world, models=("m",))
         task = asyncio.create_task(collect(e, ask("fine"), world))
         await asyncio.sleep(0)
-        with pytest.raises(CapacityError, match="request big: needs 188 KV blocks"):
+        with pytest.raises(
+            CallerError, match=r"3000 prompt and 4 answer tokens: needs 188 KV .* has 64 .*1024"
+        ) as told:
             await collect(e, ask("big", 3000), world)
+        assert (told.value.status, told.value.code, told.value.field) == (400, "never_fits", "max_tokens")
+        with pytest.raises(CallerError, match=r"no adapter slots .*ask for the base model") as told:
+            await collect(e, ask("lora", adapter="m"), world)
+        assert (told.value.code, told.value.field, told.value.value) == ("never_fits", "model", "m")
         with pytest.raises(UnknownError, match="serves m"):
             await collect(e, Request(id="x", model="other"), world)
         assert len(await task) == 4
@@ -299,8 +305,9 @@ def test_a_whole_answer_is_one_json_body():
 def test_wrong_bodies_and_endpoints_are_the_callers_fault():
     with pytest.raises(CallerError, match="stream_options"):
         rendered({"stream_options": 7})
-    with pytest.raises(UnknownError, match="/v1/embeddings"):
+    with pytest.raises(UnknownError, match="/v1/embeddings") as told:
         rendered({}, endpoint="/v1/embeddings")
+    assert (told.value.status, told.value.code) == (404, "endpoint_not_served")
 
 
 def test_it_runs_on_a_real_loop_and_clock():

@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
 from sits.core.breakpoints import ENGINE_RECV
-from sits.core.errors import EngineError, UnknownError
+from sits.core.errors import CallerError, EngineError, UnknownError
 from sits.core.ports import World
 from sits.core.request import Chunk, Request
 from sits.core.timeline import Timeline
@@ -30,7 +30,7 @@ from sits.engine.emulated_text import Answer
 from sits.engine.emulated_work import Work, deliver_ends, deliver_some
 from sits.sim.cpu import Flow
 from sits.sim.model import EngineModel, StepResult
-from sits.sim.spec import EngineSpec
+from sits.sim.spec import EngineSpec, blocks_needed, refusal
 
 
 class StepRow(NamedTuple):
@@ -134,9 +134,9 @@ class EmulatedEngine:
         """Answer `request`; see the Engine port.
 
         Raises:
-            CapacityError: the request could never fit.
             UnknownError: a model or endpoint that is not served here.
-            CallerError: a body that is not of the OpenAI shape.
+            CallerError: a body that is not of the OpenAI shape, or (`never_fits`) a request too large for the KV pool:
+                to try it again is in vain.
             EngineError: the engine was closed.
 
         """
@@ -165,7 +165,7 @@ class EmulatedEngine:
         if request.output_tokens_max:
             output = min(output, request.output_tokens_max)
         work = Work(request, timeline, output, answer)
-        self._model.check(request.id, work.prompt, output, request.adapter)
+        self._fits(work)
         now_ns = self._world.now_ns()
         timeline.mark(ENGINE_RECV, now_ns)
         front = self.spec.front
@@ -190,7 +190,25 @@ class EmulatedEngine:
                 field="model",
                 value=wanted,
                 hint=f"it serves {', '.join(self._models)}",
+                code="model_not_found",
             )
+
+    def _fits(self, work: Work) -> None:
+        """Refuse what could never run here, as the caller's: it does not get smaller by waiting."""
+        adapter = work.request.adapter
+        why = refusal(self.spec, work.prompt, work.output, bool(adapter))
+        if not why:
+            return
+        room = self.spec.blocks * self.spec.block_size
+        large = blocks_needed(self.spec, work.prompt, work.output) > self.spec.blocks
+        way = f"shorten the prompt or set max_tokens, so that both are at most {room} tokens together"
+        raise CallerError(
+            f"engine {self.name} can never serve {work.prompt} prompt and {work.output} answer tokens: {why}",
+            field="max_tokens" if large else "model",
+            value=work.output if large else adapter,
+            hint=way if large else "ask for the base model",
+            code="never_fits",
+        )
 
     def _at(self, due_ns: int) -> None:
         self._due_ns = due_ns

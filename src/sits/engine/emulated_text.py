@@ -70,6 +70,7 @@ class Answer:
                 field="endpoint",
                 value=request.endpoint,
                 hint=f"use {CHAT} or {COMPLETIONS}",
+                code="endpoint_not_served",
             )
         self._request = request
         self._chat = request.endpoint == CHAT
