@@ -171,6 +171,23 @@ def test_a_place_that_cannot_be_written_is_told_before_the_work(run, called, tmp
     assert not {"seed", "target", "since_ns"} & set(called)
 
 
+def test_work_that_fails_leaves_no_directory_behind(run, monkeypatch, tmp_path):
+    def fail(*_, **__):
+        raise EngineError("nothing answers")
+
+    monkeypatch.setattr(sits.bench.investigate, "investigate", fail)
+    assert run("investigate", "--target", "http://x", "-o", "new/out")[0] == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_that_may_not_be_made_is_told_before_the_work(run, called, tmp_path):
+    (tmp_path / "locked").mkdir(mode=0o500)
+    code, _, err = run("reproduce", "-o", "locked/new/out")
+    assert (code, err) == (3, "sitsctl: locked/new/out: Permission denied\n")
+    assert "seed" not in called
+
+
 def test_quiet_leaves_stderr_empty(run, called):
     assert run("reproduce", "-q")[2] == ""
     assert run("investigate", "--target", "http://x", "-q")[2] == ""

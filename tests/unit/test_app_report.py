@@ -14,7 +14,7 @@ from sits.app.report.matrix import matrix
 from sits.app.report.page import ranked_findings
 from sits.app.report.tail import tail
 from sits.app.report.timeline import COLUMNS, thinned, timeline
-from sits.app.report.verdict import account, state
+from sits.app.report.verdict import account, state, verdict
 from sits.app.report.waterfall import pairs
 from sits.core.errors import BugError
 from sits.core.finding import Finding, Interval
@@ -176,6 +176,23 @@ def test_the_verdict_is_what_the_interval_says(p99, verified, expected):
         report.after, latency=msgspec.structs.replace(report.after.latency, p99=p99)
     )
     assert state(msgspec.structs.replace(report, after=after, verified=verified)) == expected
+
+
+@pytest.mark.parametrize(("n", "expected"), [(298, "unproven"), (299, "met")])
+def test_few_requests_prove_no_p99(n, expected):
+    report = synthetic_report()
+    latency = msgspec.structs.replace(report.after.latency, n=n, p99=Interval(897, 853, 941))
+    few = synthetic_report(after=msgspec.structs.replace(report.after, latency=latency), verified=None)
+    assert state(few) == expected
+    told = "Not proven: an upper bound of P99 needs 299 requests or more, and these are 298 requests."
+    assert (verdict(few).sentence == told) == (n == 298)
+
+
+def test_an_objective_for_another_metric_is_not_judged():
+    report = why_report()
+    other = synthetic_report(after=None, before=report.before, objective_metric="e2e")
+    assert state(other) == "unproven"
+    assert verdict(other).sentence == "Not judged: the objective of 1,200 ms is for the time to first token."
 
 
 def test_the_account_names_what_does_not_add_up():

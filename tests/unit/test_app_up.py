@@ -120,8 +120,12 @@ def test_the_official_sdk_and_then_why(tmp_path):
             up.sdk.chat.completions.create(model="no-such", messages=HELLO)
         with pytest.raises(openai.BadRequestError, match="messages"):
             up.sdk.chat.completions.create(model="llama-3-8b", messages=[])
-        with pytest.raises(openai.NotFoundError, match="/v1/embeddings"):
+        with pytest.raises(openai.NotFoundError, match="/v1/embeddings") as told:
             up.sdk.embeddings.create(model="llama-3-8b", input="hello")
+        assert told.value.code == "endpoint_not_served"
+        with pytest.raises(openai.BadRequestError, match="KV blocks") as told:
+            up.sdk.completions.create(model="llama-3-8b", prompt="hello " * 1_000_000, max_tokens=2)
+        assert told.value.code == "never_fits"
 
         # Ctrl-C while an answer streams: it comes to its end, and so does the process.
         stream = iter(up.sdk.chat.completions.create(**ask, stream=True))
@@ -134,7 +138,7 @@ def test_the_official_sdk_and_then_why(tmp_path):
         assert len(up.said) == 2
 
     rows = requests_of(tmp_path / "store")
-    assert sorted(rows["outcome"]) == ["completed"] * 4 + ["refused"] * 3
+    assert sorted(rows["outcome"]) == ["completed"] * 4 + ["refused"] * 4
     done = subprocess.run(
         sitsctl("why", "--since", "15m", "--store", tmp_path / "store", "--json"),
         capture_output=True,
@@ -143,8 +147,10 @@ def test_the_official_sdk_and_then_why(tmp_path):
     )
     report = json.loads(done.stdout)
     assert done.returncode in (0, 1), done.stderr
-    assert report["before"]["account"]["offered"] == 7
+    assert report["before"]["account"]["offered"] == 8
     assert report["before"]["account"]["completed"] == 4
+    assert report["before"]["latency"]["n"] == 2, "two of four were streamed"
+    assert (report["objective_metric"], report["verified"], done.returncode) == ("ttft", None, 1)
 
 
 def test_a_second_signal_cancels_what_still_runs(tmp_path):
@@ -180,6 +186,14 @@ def test_a_store_that_cannot_be_written_is_said_before_listening(tmp_path):
     assert "gateway.store: cannot record to" in refused(tmp_path, store=file)
     assert "Not a directory" in refused(tmp_path, store=file / "below")
     assert file.read_text() == "not a directory"
+
+
+def test_a_file_that_is_not_text_is_said(tmp_path):
+    file = tmp_path / "fleet.yaml"
+    file.write_bytes(b"name: caf\xe9\n")
+    done = subprocess.run(sitsctl("up", file), capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"sitsctl: {file}: byte 9 is not UTF-8 (save the file as UTF-8 text)\n"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -57,7 +57,9 @@ def require_store(store: Path) -> None:
 
 
 def prepare(out: Path | None) -> None:
-    """Make the directory `out`, if any, before minutes of work, so that a bad one is told at once.
+    """Look whether the directory `out`, if any, can be made, before minutes of work; a bad one is told at once.
+
+    Nothing is made yet: work that fails leaves no empty directory behind.
 
     Raises:
         OSError: it cannot be made or written to.
@@ -65,8 +67,10 @@ def prepare(out: Path | None) -> None:
     """
     if out is None:
         return
-    out.mkdir(parents=True, exist_ok=True)
-    if not os.access(out, os.W_OK | os.X_OK):
+    place = next(path for path in (out, *out.absolute().parents) if os.path.lexists(path))
+    if not place.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(out))
+    if not os.access(place, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(out))
 
 

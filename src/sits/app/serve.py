@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import uvloop
 
+from sits.app.output import read_text
 from sits.bench.lengths import AZURE_CONVERSATION_ANSWER
 from sits.bench.target import fetch
 from sits.core.config import digest, dump_fleet, load_fleet
@@ -56,10 +57,10 @@ def up(path: Path, say: Say) -> None:
 
     Raises:
         ConfigErrors: the file has problems; all are named.
-        ConfigError: the address cannot be had, the store not be written, or more than one worker is asked for.
+        ConfigError: the file is not UTF-8, the address cannot be had, the store not be written, or more than one worker is asked for.
 
     """
-    fleet = load_fleet(path.read_text(), str(path))
+    fleet = load_fleet(read_text(path), str(path))
     if fleet.gateway.workers != 1:
         raise ConfigError(
             f"{fleet.gateway.workers} workers, and this version serves with one process",

@@ -1,7 +1,9 @@
 """Why was it slow?  The last minutes of a live store, decomposed and explained.
 
 Rules: only measured requests, read from what `sitsctl up` recorded; the objective is that of the configuration
-that was served (kept beside the tables).  Too few requests for a tail is said, not papered over.
+that was served (kept beside the tables).  Too few requests for a tail is said, not papered over: an upper bound of
+P99 needs `P99_REQUESTS_MIN` of them, and with fewer nothing is called met.  TTFT is that of streamed answers, the only
+ones with a first token; where there are too few, the report is about the end-to-end time and judges no TTFT by it.
 
 Deliberately absent: proposals that were not tried.  A live store has no second run; `reproduce` has.
 """
@@ -15,15 +17,16 @@ from sits.core.config import load_fleet
 from sits.core.errors import UnknownError
 from sits.core.fleet import Fleet
 from sits.core.ports import World
-from sits.core.report import Note, Report, Side
+from sits.core.report import P99_REQUESTS_MIN, LatencySummary, Note, Report, Side
 from sits.core.units import MS, show_duration
-from sits.diagnose.decompose import account, latency_summary
+from sits.diagnose.decompose import account, decompose, latency_summary
 from sits.diagnose.spectrum import series
 from sits.telemetry.store import DuckStore
 from sits.telemetry.tables import Columns
 from sits.world import stream_generator
 
 LEAST_COMPLETED = 2
+METRICS = {"ttft": "time to first token", "e2e": "end-to-end time"}
 
 
 def why(store: Path, since_ns: int, world: World) -> Report:
@@ -36,7 +39,7 @@ def why(store: Path, since_ns: int, world: World) -> Report:
     with DuckStore(store, world=world) as opened:
         tables, run_id = _newest_run(opened, world.wall_ns() - since_ns)
     fleet = _served(store, run_id)
-    metric = fleet.objective.metric if fleet else "ttft"
+    promised = fleet.objective.metric if fleet else "ttft"
     objective_ms = (fleet.objective.p99 if fleet else 1_200 * MS) / MS
     done = int(np.sum(tables.requests["outcome"] == "completed")) if tables.requests else 0
     if done < LEAST_COMPLETED:
@@ -46,34 +49,31 @@ def why(store: Path, since_ns: int, world: World) -> Report:
             value=since_ns,
             hint="look further back with --since, or send some traffic first",
         )
+    streamed = len(decompose(tables.requests, "ttft").rows)
+    metric = promised if streamed >= LEAST_COMPLETED else "e2e"
     rng = stream_generator(0, "why")
     parts = anatomy(tables, fleet, metric, rng)
     latency = latency_summary(tables.requests, metric, rng)
     side = Side(
         "measured",
         latency=latency,
-        others=other_latencies(tables.requests, metric, rng),
+        others=other_latencies(tables.requests, metric, rng) if streamed >= LEAST_COMPLETED else (),
         account=account(tables.requests),
         series=series(tables.requests, tables.steps, tables.signals, metric),
         fleet=fleet,
         config_digest=run_id.rsplit("-", 1)[-1],
     )
-    verdict = "not proven under"
-    if latency.p99.low > objective_ms:
-        verdict = "over"
-    elif latency.p99.high <= objective_ms:
-        verdict = "under"
-    name = "time to first token" if metric == "ttft" else "end-to-end time"
+    verified = _verified(latency, objective_ms) if metric == promised else None
     return Report(
         kind="why",
         title=f"{fleet.name if fleet else run_id}: the last {show_duration(since_ns)}",
-        headline=f"P99 {name} is {show_duration(latency.p99.value * MS)}, {verdict} the objective of {show_duration(objective_ms * MS)}.",
+        headline=_headline(latency, promised, objective_ms),
         objective_metric=metric,
         objective_ms=objective_ms,
         seed=0,
         repetitions=1,
         before=side,
-        verified=latency.p99.high <= objective_ms,
+        verified=verified,
         stages=parts.stages,
         waterfalls=parts.waterfalls,
         matrix=parts.matrix,
@@ -85,8 +85,39 @@ def why(store: Path, since_ns: int, world: World) -> Report:
                 "Source",
                 f"Requests of run {run_id} as measured at the gateway; engine points 5 to 16 are missing where an engine does not tell them, and show as unattributed.",
             ),
+            *_not_streamed(done, streamed, promised, metric),
         ),
     )
+
+
+def _verified(latency: LatencySummary, objective_ms: float) -> bool | None:
+    """Whether the objective is met; None when the requests are too few to say that it is."""
+    if latency.p99.high > objective_ms:
+        return False
+    return True if latency.n >= P99_REQUESTS_MIN else None
+
+
+def _headline(latency: LatencySummary, promised: str, objective_ms: float) -> str:
+    p99 = f"P99 {METRICS[latency.metric]} is {show_duration(latency.p99.value * MS)}"
+    objective = f"the objective of {show_duration(objective_ms * MS)}"
+    if latency.metric != promised:
+        return f"{p99}; {objective} is for the {METRICS[promised]}, which answers that are not streamed do not have."
+    if latency.p99.low > objective_ms:
+        return f"{p99}, over {objective}."
+    verified = _verified(latency, objective_ms)
+    if verified is None:
+        return f"{p99}, not proven under {objective}: {latency.n} requests are not enough, an upper bound of P99 needs {P99_REQUESTS_MIN}."
+    return f"{p99}, {'under' if verified else 'not proven under'} {objective}."
+
+
+def _not_streamed(done: int, streamed: int, promised: str, metric: str) -> tuple[Note, ...]:
+    """Say which completed requests are not in TTFT, and what the report is about where it cannot be about that."""
+    if done == streamed:
+        return ()
+    text = f"{done - streamed} of {done} completed requests have no first token, for their answers were not streamed (or were empty); they are in no TTFT."
+    if metric != promised:
+        text += " The objective is for TTFT, but too few requests have one: this report is about their end-to-end time, and the objective is not judged by it."
+    return (Note("Not streamed", text),)
 
 
 def _newest_run(store: DuckStore, since_wall_ns: int) -> tuple[Tables, str]:

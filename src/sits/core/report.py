@@ -15,6 +15,13 @@ from sits.core.finding import Change, Finding, Interval
 from sits.core.fleet import Fleet
 from sits.core.run import Run
 
+P99_REQUESTS_MIN = 299
+"""Requests an upper bound of P99 needs: the smallest n whose largest value is one in 95 of 100 runs, 1 - 0.99^n >= 0.95.
+
+Distribution-free (the k-th smallest of n is over P99 with a binomial probability); with fewer, no interval can reach
+high enough to prove an objective met.
+"""
+
 
 class LatencySummary(msgspec.Struct, frozen=True):
     """Quantiles of one latency over one run: milliseconds, and how many requests stand behind them."""

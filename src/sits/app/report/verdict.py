@@ -1,13 +1,14 @@
 """The head of the page: P99 before and after, with intervals, against the objective.
 
 One scale holds both, so that the distance to the objective is seen before it is read.  `Verdict.state` is the
-one word that decides the colour: `met`, `missed` or `unproven` (the interval reaches over the objective).
+one word that decides the colour: `met`, `missed` or `unproven` (the interval reaches over the objective, the
+requests are too few for an upper bound of P99, or the objective is for another metric than was measured).
 """
 
 import msgspec
 
 from sits.app.report import numbers, svg
-from sits.core.report import Account, Report, Side
+from sits.core.report import P99_REQUESTS_MIN, Account, Report, Side
 
 METRICS = {"ttft": "time to first token", "e2e": "end-to-end latency", "tpot": "time per output token"}
 
@@ -131,16 +132,22 @@ def _colour(kind: str, report: Report) -> str:
 def state(report: Report) -> str:
     """`met`, `missed`, or `unproven`: what the interval of P99 says about the objective.
 
-    The run judged is `after` where there is one.  A report that says it is not verified is never `met`.
+    The run judged is `after` where there is one.  A report that says it is not verified is never `met`, nor is one
+    of fewer than `P99_REQUESTS_MIN` requests.
     """
     side = report.after or report.before
     p99 = side.latency.p99
-    if side.latency.n == 0:
+    if side.latency.n == 0 or _promised(side) not in ("", report.objective_metric):
         return "unproven"
     if p99.low > report.objective_ms:
         return "missed"
     proven = p99.high <= report.objective_ms and report.verified is not False
-    return "met" if proven else "unproven"
+    return "met" if proven and side.latency.n >= P99_REQUESTS_MIN else "unproven"
+
+
+def _promised(side: Side) -> str:
+    """The metric the fleet's objective is for; empty where no fleet is known."""
+    return side.fleet.objective.metric if side.fleet is not None else ""
 
 
 def _sentence(judged: str, report: Report) -> str:
@@ -148,11 +155,18 @@ def _sentence(judged: str, report: Report) -> str:
     side = report.after or report.before
     if side.latency.n == 0:
         return "No request was measured: nothing can be said about the objective."
-    p99 = side.latency.p99
+    p99, promised = side.latency.p99, _promised(side)
+    if promised not in ("", report.objective_metric):
+        return f"Not judged: the objective of {objective} is for the {METRICS.get(promised, promised)}."
     if judged == "met":
         return f"Objective met: even the upper bound, {numbers.number(p99.high)} ms, is under {objective}."
     if judged == "missed":
         return f"Objective missed: the lower bound, {numbers.number(p99.low)} ms, is over {objective}."
+    if p99.high <= report.objective_ms and side.latency.n < P99_REQUESTS_MIN:
+        return (
+            f"Not proven: an upper bound of P99 needs {P99_REQUESTS_MIN} requests or more, "
+            f"and these are {numbers.many(side.latency.n, 'request')}."
+        )
     return f"Not proven: the interval reaches across the objective of {objective}."
 
 

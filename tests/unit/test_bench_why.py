@@ -1,0 +1,89 @@
+"""`why` on stores whose answers were streamed, were not, or are too few to prove anything."""
+
+import numpy as np
+import pytest
+
+from diagnose_tables import Knobs, make
+from sits.app.report.verdict import state
+from sits.bench.why import why
+from sits.core.breakpoints import FIRST_TOKEN, POINT_COUNT
+from sits.core.config import dump_fleet
+from sits.core.fleet import Fleet, Objective, OpenAIEngine
+from sits.core.units import MS, SECOND
+from sits.telemetry.store import DuckStore
+from sits.telemetry.tables import REQUESTS
+from sits.world import RealWorld
+
+SEEN = "3" * POINT_COUNT
+WHOLE = SEEN[:FIRST_TOKEN] + "0" + SEEN[FIRST_TOKEN + 1 :]
+
+
+@pytest.fixture
+def ask(tmp_path):
+    """Report on `n` completed requests, of which the last `plain` were not streamed."""
+
+    def made(n, plain=0, metric="ttft", p99=1200 * MS):
+        world = RealWorld()
+        requests, _, _ = make(Knobs(n=n))
+        requests["run_id"] = np.array(["t-1-abc"] * n, dtype=object)
+        requests["wall_ns"] = np.full(n, world.wall_ns())
+        if plain:
+            requests["first_token"][-plain:] = 0
+            requests["exactness"][-plain:] = WHOLE
+        with DuckStore(tmp_path / "store") as store:
+            store.append("requests", {name: requests[name] for name in REQUESTS})
+            store.flush()
+        fleet = Fleet(
+            name="t",
+            objective=Objective(metric=metric, p99=p99),
+            engines=(OpenAIEngine(name="e0", url="http://127.0.0.1:1", models=("m",)),),
+        )
+        (tmp_path / "store" / "fleet-abc.yaml").write_text(dump_fleet(fleet))
+        return why(tmp_path / "store", 900 * SECOND, world)
+
+    return made
+
+
+def notes(report):
+    return {note.title: note.text for note in report.notes}
+
+
+def test_ttft_is_that_of_the_streamed_answers(ask):
+    report = ask(400, plain=60)
+    assert (report.objective_metric, report.before.latency.n, report.verified) == ("ttft", 340, True)
+    assert state(report) == "met"
+    assert [one.metric for one in report.before.others] == ["e2e", "tpot"]
+    assert report.before.others[0].n == 400
+    assert notes(report)["Not streamed"].startswith("60 of 400 completed requests have no first token")
+
+
+@pytest.mark.parametrize("streamed", [0, 1])
+def test_where_nothing_was_streamed_the_end_to_end_time_is_told_and_not_judged(ask, streamed):
+    report = ask(400, plain=400 - streamed)
+    assert (report.objective_metric, report.before.latency.n, report.verified) == ("e2e", 400, None)
+    assert state(report) == "unproven"
+    assert "the objective of 1.2 s is for the time to first token" in report.headline
+    assert "not judged" in notes(report)["Not streamed"]
+    assert "unattributed (kernel_launch..last_token)" in [stage.stage for stage in report.stages]
+
+
+def test_an_end_to_end_objective_is_judged_without_any_stream(ask):
+    report = ask(400, plain=400, metric="e2e")
+    assert (report.objective_metric, report.before.latency.n, report.verified) == ("e2e", 400, True)
+    assert report.before.others == ()
+    assert state(report) == "met"
+
+
+@pytest.mark.parametrize(("n", "verified"), [(298, None), (299, True)])
+def test_few_requests_prove_no_p99(ask, n, verified):
+    report = ask(n)
+    assert report.verified is verified
+    assert ("298 requests are not enough, an upper bound of P99 needs 299" in report.headline) == (n == 298)
+    assert (state(report) == "met") == (n == 299)
+
+
+def test_a_missed_objective_needs_no_such_number(ask):
+    report = ask(100, p99=5 * MS)
+    assert report.verified is False
+    assert "over the objective of 5" in report.headline
+    assert state(report) == "missed"
