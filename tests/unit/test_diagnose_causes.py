@@ -8,6 +8,7 @@ from sits.core.finding import Finding, Interval
 from sits.diagnose.causes import DETECTORS, find_causes, rank
 from sits.diagnose.causes.case import Case
 from sits.diagnose.causes.gateway_saturation import rank_correlation
+from sits.predict.window import predict_window
 
 
 def look(knobs, fleet=None, metric="ttft", tables=None):
@@ -257,3 +258,15 @@ def test_rank_correlation_knows_ties_and_constants():
 
     a, b = dice(1).integers(0, 5, 60), dice(2).integers(0, 5, 60)
     assert rank_correlation(a, b) == pytest.approx(spearmanr(a, b).statistic)
+
+
+@pytest.mark.parametrize("engines", [1, 2])
+def test_beside_the_wait_in_a_configured_window_stands_what_is_predicted_for_it(engines):
+    knobs = Knobs(window_ms=20.0, engines=engines, gap_ms=40.0 / engines)
+    found = look(knobs, fleet_of(engines, window="fixed"))[0]
+    row = next(e for e in found.evidence if e.signal == "admit_window_ms_mean")
+    assert row.observed == pytest.approx(19.0, rel=0.02)
+    assert row.reference == pytest.approx(predict_window(25.0, 20e6, 16).wait_ns_mean / 1e6, rel=0.05)
+    assert "at most 16 requests a window" in row.note
+    undeclared = look(knobs)[0]
+    assert "admit_window_ms_mean" not in [e.signal for e in undeclared.evidence]

@@ -8,6 +8,7 @@ from sits.diagnose.decompose import (
     account,
     decompose,
     latency_summary,
+    left_out,
     slow_and_normal,
     stage_shares,
     waterfall,
@@ -165,3 +166,19 @@ def test_no_completed_request_is_an_error_for_a_summary_and_nothing_for_a_cut():
         latency_summary(requests, "ttft", rng())
     with pytest.raises(CallerError, match="no completed request"):
         slow_and_normal(requests)
+
+
+def test_what_was_left_out_is_told_with_its_reason():
+    requests = quiet(n=50)
+    assert left_out(requests, "ttft") == ()
+    requests["queued"][5] = requests["tokenized"][5] - 1
+    for row in (8, 9):
+        requests["exactness"][row] = "3" * 17 + "033"
+    requests["outcome"][3] = "refused"
+    disordered, unseen = (note.text for note in left_out(requests, "ttft"))
+    assert disordered == (
+        "1 completed request is left out of the decomposition of TTFT: their times decrease."
+    )
+    assert unseen.startswith("2 completed requests are left out of the decomposition of TTFT: no arrival or")
+    assert "not streamed" in unseen
+    assert [note.text[:1] for note in left_out(requests, "e2e")] == ["1"]

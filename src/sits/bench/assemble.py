@@ -2,7 +2,7 @@
 
 Rules: everything here is a fold over the three tables of `telemetry.tables`; dice come from the caller, so the
 same tables and seed give the same report.  Runs that share a clock origin are laid one after the other before
-they are diagnosed as one.
+they are diagnosed as one; their `run_id` still tells them apart, for intervals and for what lies between them.
 
 Deliberately absent: what a change would bring (`bench.reproduce`), and rendering.
 """
@@ -12,15 +12,17 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from sits.core.breakpoints import FIRST_TOKEN, LAST_TOKEN, NAMES
+from sits.core.breakpoints import API_RECV, FIRST_TOKEN, LAST_TOKEN, NAMES
+from sits.core.errors import CallerError
 from sits.core.finding import Finding
 from sits.core.fleet import Fleet
 from sits.core.report import HeatMap, LatencySummary, Matrix, Note, StageShare, Waterfall
 from sits.core.units import SECOND
 from sits.diagnose.attribute import matrix
 from sits.diagnose.causes import find_causes
+from sits.diagnose.columns import runs_of
 from sits.diagnose.decompose import latency_summary, slow_and_normal, stage_shares
-from sits.diagnose.resample import interval, quantile
+from sits.diagnose.resample import Blocks, interval, quantile
 from sits.diagnose.spectrum import heat_map
 from sits.telemetry.tables import Columns
 
@@ -62,7 +64,13 @@ class Anatomy(msgspec.Struct, frozen=True):
 
 
 def lay_out(runs: Sequence[Tables]) -> Tables:
-    """Several runs as one: each starts `GAP_NS` after the one before has ended."""
+    """Several runs as one: each starts `GAP_NS` after the one before has ended.
+
+    Raises:
+        CallerError: two of them have the same `run_id`.
+
+    """
+    _distinct(runs)
     shift_ns = 0
     moved: list[Tables] = []
     for run in runs:
@@ -76,6 +84,20 @@ def lay_out(runs: Sequence[Tables]) -> Tables:
     return Tables(
         *(_stacked([getattr(run, name) for run in moved]) for name in ("requests", "steps", "signals"))
     )
+
+
+def _distinct(runs: Sequence[Tables]) -> None:
+    seen: set[str] = set()
+    for run in runs:
+        names = set(run.requests["run_id"].tolist()) if "run_id" in run.requests else set()
+        if twice := sorted(seen & names):
+            raise CallerError(
+                f"two runs are called {twice[0]!r}",
+                field="requests.run_id",
+                value=twice[0],
+                hint="give each run an id of its own: their requests are resampled by run",
+            )
+        seen |= names
 
 
 def _shifted(table: Columns, shift_ns: int) -> Columns:
@@ -123,8 +145,10 @@ def tpot_summary(requests: Columns, rng: np.random.Generator, draws: int = 500) 
     kept = done & (first > 0) & (last > 0) & (requests["output_tokens"] > 1)
     if not kept.any():
         return None
-    values = np.sort((last[kept] - first[kept]) / (requests["output_tokens"][kept] - 1) / 1e6)
-    drawn = np.array([quantile(np.sort(rng.choice(values, len(values))), 0.99) for _ in range(draws)])
+    tpot_ms = (last[kept] - first[kept]) / (requests["output_tokens"][kept] - 1) / 1e6
+    values = np.sort(tpot_ms)
+    blocks = Blocks(requests[NAMES[API_RECV]][kept], rng, draws, length=1, run=runs_of(requests)[kept])
+    drawn = blocks.quantiles(tpot_ms, 0.99)
     return LatencySummary(
         metric="tpot",
         n=len(values),

@@ -41,7 +41,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         id: stable slug of the cause, e.g. `head_of_line_prefill`.
         claim: one sentence a human reads.
-        layer: `model`, `framework` or `infrastructure`.
+        layer: the plane it belongs to, `model`, `framework` or `infrastructure`; of a stage (`core.breakpoints`,
+            `core.report`) a layer is `http`, `scheduler`, `device` or `result`.
         severity: `info`, `warning` or `alarm`.
         effect_ms: how much of the tail latency this accounts for, with its interval; None if not quantified.
         evidence: what was observed.

@@ -209,7 +209,7 @@ def matrix(
     total = parts.cut.total_ns
     of_plane = np.array([PLANES.index(plane) for plane in parts.planes], dtype=np.int64)
     by_plane = np.column_stack([parts.part_ns[:, of_plane == p].sum(axis=1) for p in range(len(PLANES))])
-    blocks = Blocks(parts.cut.at[:, API_RECV], rng, draws, length=1)
+    blocks = Blocks(parts.cut.at[:, API_RECV], rng, draws, length=1, run=parts.cut.run)
     bands, cells = [], []
     for name, low, high, members in _bands(total):
         bands.append(Band(name, low / NS_PER_MS, high / NS_PER_MS, int(members.sum())))

@@ -5,6 +5,9 @@ points are int64 monotonic nanoseconds in columns named as `core.breakpoints.NAM
 digit a point.  The exactness decides whether a point was seen (a virtual clock may well start at 0); without
 that column a 0 means "not seen".
 
+A table may hold several runs laid one after the other; `run_id` tells them apart (`runs_of`), and what lies between
+two of them is no time of either.
+
 Deliberately absent: where the columns come from (a store, a simulation, a test), and any latency.
 """
 
@@ -64,6 +67,15 @@ def require(columns: Columns, names: Iterable[str], table: str) -> int:
 def rows_of(columns: Columns) -> int:
     """Rows of a table; 0 for one without columns."""
     return len(next(iter(columns.values()))) if columns else 0
+
+
+def runs_of(columns: Columns) -> Ints:
+    """(n,) number of each row's run, counted from 0 in order of first appearance; all 0 without a `run_id`."""
+    if "run_id" not in columns:
+        return np.zeros(rows_of(columns), dtype=np.int64)
+    names = columns["run_id"].tolist()
+    index = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    return np.fromiter(map(index.__getitem__, names), dtype=np.int64, count=len(names))
 
 
 def points(requests: Columns) -> Points:

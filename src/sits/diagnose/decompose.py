@@ -28,8 +28,8 @@ from sits.core.breakpoints import (
     Exactness,
 )
 from sits.core.errors import CallerError
-from sits.core.report import Account, Bar, LatencySummary, StageShare, Waterfall
-from sits.diagnose.columns import OUTCOMES, Columns, Ints, points, require, rows_of
+from sits.core.report import Account, Bar, LatencySummary, Note, StageShare, Waterfall
+from sits.diagnose.columns import OUTCOMES, Columns, Ints, points, require, rows_of, runs_of
 from sits.diagnose.resample import DRAWS, Blocks, Tail, interval, quantile
 
 Metric = Literal["ttft", "e2e"]
@@ -51,6 +51,7 @@ class Cut(NamedTuple):
         stage_ns: (m, len(names)) int64; a stage that a request does not have is 0.
         total_ns: (m,) int64, equal to the row sums of `stage_ns`.
         at: (m, 20) int64 ns, how: (m, 20) exactness, of the same rows.
+        run: (m,) run of the same rows, numbered as `columns.runs_of` numbers them.
         disordered: completed rows left out because their times decrease.
         incomplete: completed rows left out because an end was not seen.
 
@@ -66,6 +67,7 @@ class Cut(NamedTuple):
     total_ns: Ints
     at: Ints
     how: np.ndarray
+    run: Ints
     disordered: int
     incomplete: int
 
@@ -97,7 +99,7 @@ def stage_between(start: int, end: int) -> tuple[str, str]:
     return f"{UNATTRIBUTED} ({NAMES[start]}..{NAMES[end]})", UNATTRIBUTED
 
 
-def decompose(requests: Columns, metric: str = "e2e") -> Cut:
+def decompose(requests: Columns, metric: str) -> Cut:
     """Cut all completed requests of the table into stages up to the end of `metric`.
 
     Raises:
@@ -120,13 +122,22 @@ def decompose(requests: Columns, metric: str = "e2e") -> Cut:
         rows,
         at[rows],
         how[rows],
+        runs_of(requests)[rows],
         disordered=int(np.sum(whole & ~ordered)),
         incomplete=int(np.sum(done & ~whole)),
     )
 
 
 def _cut(
-    metric: str, end: int, rows: Ints, at: Ints, how: np.ndarray, *, disordered: int, incomplete: int
+    metric: str,
+    end: int,
+    rows: Ints,
+    at: Ints,
+    how: np.ndarray,
+    run: Ints,
+    *,
+    disordered: int,
+    incomplete: int,
 ) -> Cut:
     """Rows with the same set of seen points have the same stages: cut them pattern by pattern."""
     seen = how[:, : end + 1] > 0
@@ -156,8 +167,34 @@ def _cut(
         total_ns=at[:, end] - at[:, API_RECV],
         at=at,
         how=how,
+        run=run,
         disordered=disordered,
         incomplete=incomplete,
+    )
+
+
+_ENDS_UNSEEN = {
+    "ttft": "no arrival or no first token was seen (an answer that is not streamed has none)",
+    "e2e": "no arrival or no end of the answer was seen",
+}
+
+
+def left_out(requests: Columns, metric: str) -> tuple[Note, ...]:
+    """What `decompose` left out of the completed requests, a note for each reason; empty when nothing was.
+
+    Raises:
+        CallerError: a column is missing or malformed, or `metric` is unknown.
+
+    """
+    cut = decompose(requests, metric)
+    reasons = ((cut.disordered, "their times decrease"), (cut.incomplete, _ENDS_UNSEEN[metric]))
+    return tuple(
+        Note(
+            "Left out",
+            f"{n} completed request{'s are' if n > 1 else ' is'} left out of the decomposition of {metric.upper()}: {why}.",
+        )
+        for n, why in reasons
+        if n
     )
 
 
@@ -178,7 +215,7 @@ def latency_summary(
             hint="look at the account: who was refused?",
         )
     ascending = np.sort(cut.total_ns)
-    drawn = Blocks(cut.at[:, API_RECV], rng, draws).quantiles(cut.total_ns, 0.99)
+    drawn = Blocks(cut.at[:, API_RECV], rng, draws, run=cut.run).quantiles(cut.total_ns, 0.99)
     return LatencySummary(
         metric=metric,
         n=len(cut.rows),
@@ -222,7 +259,7 @@ def stage_shares(
 
     """
     cut = decompose(requests, metric)
-    tail = Tail(cut.total_ns, cut.at[:, API_RECV], rng, draws=draws)
+    tail = Tail(cut.total_ns, cut.at[:, API_RECV], rng, draws=draws, run=cut.run)
     rest, slow, excess = tail.against_rest(cut.stage_ns / NS_PER_MS)
     return tuple(
         StageShare(name, cut.layers[j], float(rest[j]), float(slow[j]), excess[j], cut.exactness[j])

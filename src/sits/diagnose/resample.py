@@ -8,10 +8,14 @@ non-overlapping blocks); one incident may then be drawn twice or never, and the 
 Runs of more than `UNITS_MAX` requests are resampled in that many groups of consecutive arrivals, to bound
 memory.
 
+*Several runs* in one table are clusters: requests of one run share its weather.  Then each draw takes first the
+runs, with replacement, and then as many requests (or blocks, which never reach from one run into another) as the
+drawn runs hold out of theirs pooled, the two stages of `compare`.
+
 A quantile is the `ceil(q n)`-th smallest value: a latency that was observed, never an interpolation.  The
 tail is the slowest `share` of requests (1 % unless told), at least one; requests of equal latency at its edge
 share the last places evenly, because which of them comes first in a table means nothing.  Percentile intervals of level 0.95,
-widened to hold their own estimate.  Differences between runs need several seeds (see `compare`).  All draws
+widened to hold their own estimate.  Differences between configurations need several seeds (see `compare`).  All draws
 come from the generator passed in, so the same generator gives the same interval.
 
 Deliberately absent: any knowledge of stages or causes.
@@ -78,7 +82,8 @@ def block_length(n: int) -> int:
 class Blocks:
     """How often each block of `length` consecutive arrivals is drawn: `counts` (draws, blocks), `of_row` (n,).
 
-    `length` is `block_length(n)` unless told; 1 resamples single requests.
+    `length` is `block_length(n)` unless told, `n` the requests of a run; 1 resamples single requests.  `run` (n,)
+    tells several runs apart, numbered from 0; None is one run.
     """
 
     def __init__(
@@ -88,17 +93,20 @@ class Blocks:
         draws: int = DRAWS,
         *,
         length: int | None = None,
+        run: Ints | None = None,
     ) -> None:
         n = len(arrival_ns)
-        length = max(1, block_length(n) if length is None else length, math.ceil(n / UNITS_MAX))
-        blocks = max(1, math.ceil(n / length))
         self.of_row: Ints = np.empty(n, dtype=np.int64)
-        self.of_row[np.argsort(arrival_ns, kind="stable")] = np.arange(n) // length
-        picked = rng.integers(0, blocks, size=(draws, blocks)) + blocks * np.arange(draws)[:, None]
+        sizes: list[int] = []
+        for rows in _by_run(n, run):
+            long = max(1, block_length(len(rows)) if length is None else length, math.ceil(n / UNITS_MAX))
+            order = rows[np.argsort(arrival_ns[rows], kind="stable")]
+            self.of_row[order] = sum(sizes) + np.arange(len(rows)) // long
+            sizes.append(max(1, math.ceil(len(rows) / long)))
+        self.blocks = sum(sizes)
         self.counts: Floats = (
-            np.bincount(picked.ravel(), minlength=draws * blocks).reshape(draws, blocks).astype(np.float64)
-        )
-        self.blocks = blocks
+            _drawn(self.blocks, rng, draws) if len(sizes) == 1 else _drawn_by_run(np.array(sizes), rng, draws)
+        ).astype(np.float64)
 
     def sums(self, values: np.ndarray) -> Floats:
         """Resampled sums of `values` (n,) or (n, k): shape (draws,) or (draws, k)."""
@@ -121,11 +129,38 @@ class Blocks:
         return found
 
 
+def _by_run(n: int, run: Ints | None) -> list[Ints]:
+    """The rows of each run."""
+    if run is None or n == 0:
+        return [np.arange(n)]
+    ends = np.cumsum(np.bincount(run))
+    found = np.split(np.argsort(run, kind="stable"), ends[:-1])
+    return [rows for rows in found if len(rows)]
+
+
+def _drawn(blocks: int, rng: np.random.Generator, draws: int) -> Ints:
+    """How often each of `blocks` is drawn, when as many are drawn as there are: (draws, blocks)."""
+    picked = rng.integers(0, blocks, size=(draws, blocks)) + blocks * np.arange(draws)[:, None]
+    return np.bincount(picked.ravel(), minlength=draws * blocks).reshape(draws, blocks)
+
+
+def _drawn_by_run(sizes: Ints, rng: np.random.Generator, draws: int) -> Ints:
+    """The same in two stages: runs of `sizes` blocks, then as many blocks as these hold out of theirs pooled."""
+    first = np.cumsum(sizes) - sizes
+    counts = np.empty((draws, int(sizes.sum())), dtype=np.int64)
+    for b in range(draws):
+        runs = rng.integers(0, len(sizes), len(sizes))
+        pool = np.repeat(first[runs] - (np.cumsum(sizes[runs]) - sizes[runs]), sizes[runs])
+        pool += np.arange(len(pool))
+        counts[b] = np.bincount(pool[rng.integers(0, len(pool), len(pool))], minlength=counts.shape[1])
+    return counts
+
+
 class Tail:
     """The slowest `share` of requests and its resampled versions.
 
     `rows` are the tail's own rows, slowest first, with their `places` (1, or less where equals share the last
-    places), which add up to `size`; `total_ns` (n,) ranks the requests.  Every statistic taken from one Tail uses
+    places), which add up to `size`; `total_ns` (n,) ranks the requests, `run` (n,) is that of `Blocks`.  Every statistic taken from one Tail uses
     the same draws, so differences between two of them carry no extra noise.
     """
 
@@ -137,6 +172,7 @@ class Tail:
         *,
         share: float = TAIL_SHARE,
         draws: int = DRAWS,
+        run: Ints | None = None,
     ) -> None:
         self.n = len(total_ns)
         if self.n < 2:
@@ -153,7 +189,7 @@ class Tail:
         self.rows: Ints = slowest[: self._to_group_end(int(self.size))]
         once = np.ones((1, len(self.rows)))
         self.places: Floats = self._places(once, np.array([self.size]))[0]
-        self.blocks = Blocks(arrival_ns, rng, draws, length=1)
+        self.blocks = Blocks(arrival_ns, rng, draws, length=1, run=run)
         self._drawn = self.blocks.sums(np.ones(self.n))
         self._sizes = self._count(self._drawn)
         self._near, self._weights = self._draw(slowest)

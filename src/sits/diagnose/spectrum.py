@@ -26,7 +26,7 @@ from sits.core.breakpoints import API_RECV
 from sits.core.errors import CallerError
 from sits.core.report import HeatMap, Series
 from sits.core.units import SECOND
-from sits.diagnose.columns import Columns, Floats, Ints, points, rows_of
+from sits.diagnose.columns import Columns, Floats, Ints, points, rows_of, runs_of
 from sits.diagnose.decompose import NS_PER_MS, decompose
 from sits.diagnose.resample import TAIL_SHARE, quantile
 
@@ -92,9 +92,10 @@ def series(
     bin_s: float = 1.0,
     at_least: int = 100,
 ) -> tuple[Series, ...]:
-    """Lines of one run: rolling P99, waiting requests, KV use, link bandwidth, gateway CPU and backlog.
+    """Lines over time: rolling P99, waiting requests, KV use, link bandwidth, gateway CPU and backlog.
 
-    Only those that were recorded.
+    Only those that were recorded.  Of several runs laid one after the other, a P99 holds requests of one run, and
+    no line has a point between two of them.
 
     Raises:
         CallerError: a bin that is not positive, or fewer than one request per P99.
@@ -111,9 +112,18 @@ def series(
     if len(cut.rows) == 0:
         return ()
     at, how = points(requests)
-    arrivals = at[how[:, API_RECV] > 0, API_RECV]
-    origin, span = int(arrivals.min()), int(arrivals.max() - arrivals.min())
-    lines = [_rolling_p99(cut.at[:, API_RECV] - origin, cut.total_ns, span, metric, bin_s, at_least)]
+    seen = how[:, API_RECV] > 0
+    origin = int(at[seen, API_RECV].min())
+    run, t, value = runs_of(requests), [], []
+    for one in np.unique(cut.run).tolist():
+        offered = at[seen & (run == one), API_RECV] - origin
+        mine = cut.run == one
+        found = _rolling_p99(
+            cut.at[mine, API_RECV] - origin, cut.total_ns[mine], offered, round(bin_s * SECOND), at_least
+        )
+        t += found[0]
+        value += found[1]
+    lines = [Series(f"{metric}_p99", "ms", "gateway", tuple(t), tuple(value))]
     for name, unit, source, over_bin, over_sources in _STATES:
         either = (_sampled(signals, name), _stepped(steps, name))
         samples = either[name == LINK] or either[name != LINK]
@@ -132,11 +142,13 @@ _STATES: tuple[tuple[str, str, str, Callable[..., Floats], Callable[..., Floats]
 """Name, unit, what the line stands for, how a bin's samples of one source fold, how sources fold."""
 
 
-def _rolling_p99(arrival: Ints, total: Ints, span: int, metric: str, bin_s: float, at_least: int) -> Series:
+def _rolling_p99(
+    arrival: Ints, total: Ints, offered: Ints, width: int, at_least: int
+) -> tuple[list[float], list[float]]:
+    """Middles (s) of the bins of `width` ns in which a run's requests were `offered`, and P99 (ms) at their ends."""
     order = np.argsort(arrival, kind="stable")
     arrival, total = arrival[order], total[order]
-    width = round(bin_s * SECOND)
-    ends = np.arange(1, span // width + 2) * width
+    ends = np.arange(offered.min() // width + 1, offered.max() // width + 2) * width
     upper = np.searchsorted(arrival, ends, side="left")
     lower = np.minimum(np.searchsorted(arrival, ends - width, side="left"), upper - at_least)
     t, value = [], []
@@ -144,7 +156,7 @@ def _rolling_p99(arrival: Ints, total: Ints, span: int, metric: str, bin_s: floa
         if a >= 0:
             t.append((end - width / 2) / SECOND)
             value.append(quantile(np.sort(total[a:b]), 0.99) / NS_PER_MS)
-    return Series(f"{metric}_p99", "ms", "gateway", tuple(t), tuple(value))
+    return t, value
 
 
 def _sampled(signals: Columns, name: str) -> _Samples | None:

@@ -5,6 +5,8 @@ runs kernels until `duration_ns`.  Copies are part of the preparation chain; whe
 it, the longer of the two ends the chain.  A step that would overlap the next one (asynchronous scheduling) is
 cut at the next one's start.
 
+A table may hold several runs: the time from the last step of one to the first of the next is nobody's.
+
 `between(a, b, copy=..., ...)` integrates rates over a window: each phase of each step has a rate 0..1, and
 the answer is the rate-weighted time in `[a, b]`.  It is a difference of two cumulative sums, so a million
 windows cost a million interpolations.
@@ -14,12 +16,13 @@ decoding requests, fitted by non-negative least squares on relative errors.  Del
 quadratic term of attention (a long prompt's own compute is understated by it), and what a rate means.
 """
 
+from collections.abc import Iterable
 from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 
-from sits.diagnose.columns import Bools, Columns, Floats, Ints, require, rows_of
+from sits.diagnose.columns import Bools, Columns, Floats, Ints, require, rows_of, runs_of
 
 NEEDED = ("engine", "t_ns", "duration_ns", "prefill_tokens", "decode_tokens", "copy_ns", "prepare_ns")
 Rate = Floats | Bools | float
@@ -34,11 +37,13 @@ class StepCost(NamedTuple):
 
 
 class StepTime:
-    """All steps of one engine in order; `columns` holds their numbers."""
+    """All steps of one engine in order; `columns` holds their numbers, `run` (n,) the run each belongs to."""
 
-    def __init__(self, steps: Columns, mine: Ints) -> None:
+    def __init__(self, steps: Columns, mine: Ints, run: Ints) -> None:
         order = mine[np.argsort(steps["t_ns"][mine], kind="stable")]
         self.columns = {name: column[order] for name, column in steps.items() if column.dtype != object}
+        self.run = run[order]
+        self._followed = np.append(self.run[1:] == self.run[:-1], True)
         self.origin_ns = int(self.columns["t_ns"][0])
         start = (self.columns["t_ns"] - self.origin_ns).astype(np.float64)
         end = start + self.columns["duration_ns"]
@@ -73,12 +78,13 @@ class StepTime:
         kernel: Rate = 0.0,
         gap: Rate = 0.0,
     ) -> Floats:
-        """Rate-weighted ns in `[a_ns, b_ns]` for each window; `gap` is the time from a step's end to the next start."""
+        """Rate-weighted ns in `[a_ns, b_ns]` for each window; `gap` is the time from a step's end to its run's next start."""
         n = len(self.start)
         knots = self._knots.ravel()
         rates = np.column_stack(
             [np.broadcast_to(np.asarray(r, dtype=np.float64), n) for r in (copy, prepare, kernel, gap)]
         )
+        rates[:, 3] *= self._followed
         spent = np.diff(knots) * rates.ravel()[:-1]
         cumulative = np.concatenate([[0.0], np.cumsum(spent)])
         a, b = a_ns - self.origin_ns, b_ns - self.origin_ns
@@ -130,7 +136,20 @@ def by_engine(steps: Columns) -> dict[str, StepTime]:
     engines = steps["engine"].tolist()
     index = {name: i for i, name in enumerate(sorted(set(engines)))}
     which = np.fromiter(map(index.__getitem__, engines), dtype=np.int64, count=len(engines))
-    return {name: StepTime(steps, np.flatnonzero(which == i)) for name, i in index.items()}
+    run = runs_of(steps)
+    return {name: StepTime(steps, np.flatnonzero(which == i), run) for name, i in index.items()}
+
+
+def observed_ns(lines: Iterable[StepTime]) -> float:
+    """From the first step of any engine to the end of the last one, within each run, summed over the runs."""
+    first: dict[int, float] = {}
+    last: dict[int, float] = {}
+    for line in lines:
+        for run in np.unique(line.run).tolist():
+            mine = np.flatnonzero(line.run == run)
+            start, end = (line.origin_ns + float(x) for x in (line.start[mine[0]], line.end[mine[-1]]))
+            first[run], last[run] = min(first.get(run, start), start), max(last.get(run, end), end)
+    return sum(last[run] - first[run] for run in first)
 
 
 def _fit(kernel: Floats, prefill: Floats, decode: Floats) -> StepCost:

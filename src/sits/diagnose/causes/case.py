@@ -1,8 +1,10 @@
-"""One run laid out once for all detectors: the cut, the tail, the steps, and how a claim is made.
+"""One run, or several of one configuration, laid out once for all detectors: the cut, the tail, the steps, and
+how a claim is made.
 
 A detector says, for every request, how many ns of its latency one cause accounts for, span by span (`SPANS`);
 no more counts than the request spent there.  `claim` turns that into a Finding whose effect is the mean of it
-over the slowest 1 % of requests, with a bootstrap interval: "of the latency of a tail request, this much".
+over the slowest 1 % of requests, with a bootstrap interval (over runs first, where there are several): "of the
+latency of a tail request, this much".
 Beside it stands what P99 would be with this time taken off every request and all else as it was: the figure to
 hold against an ablation.  The two differ where a few requests are far slower than P99.
 
@@ -10,10 +12,11 @@ Effects overlap: a wait for KV blocks at one replica while another is idle is tw
 of each claim how much of it others must count too, since all claims about a span together cannot be more than
 the span.  That is a lower bound; which of them would help is for the ablation to tell.
 
-A claim is made only when the interval's lower bound reaches both `LEAST_MS` and `LEAST_SHARE` of P99, and is an
-alarm from `ALARM_SHARE` of P99 on.  A fault
-of the hardware that is there but below `LEAST_SHARE` is told as `info`.  With fewer than `LEAST_REQUESTS`
-requests the tail is three requests or fewer: a claim becomes an inconclusive one.
+A claim is made only when the lower bound reaches both `LEAST_MS` and `LEAST_SHARE` of P99, and is an
+alarm from `ALARM_SHARE` of P99 on.  With several runs, whether it is made hangs on these very runs (the bound with
+requests resampled), its interval and severity on runs like these: what one run of twelve suffered is told, as `info`,
+with the number of runs it was in.  A fault of the hardware that is there but below `LEAST_SHARE` is told as `info`.
+With fewer than `LEAST_REQUESTS` requests the tail is three requests or fewer: a claim becomes an inconclusive one.
 
 Deliberately absent: what any single cause looks like.
 """
@@ -52,7 +55,7 @@ Spent = Mapping[str, np.ndarray]
 
 
 class Case:
-    """What is known about one run.
+    """What is known about the requests of a table.
 
     Attributes:
         parts: every request's latency, split by stage and plane; `parts.cut` the stages.
@@ -86,7 +89,12 @@ class Case:
         self.lines = self.parts.lines
         self.engine = requests["engine"][self.cut.rows].astype(str)
         self.n = len(self.cut.rows)
-        self.tail = Tail(self.cut.total_ns, self.cut.at[:, API_RECV], rng, draws=draws)
+        self.tail = Tail(self.cut.total_ns, self.cut.at[:, API_RECV], rng, draws=draws, run=self.cut.run)
+        self._here = (
+            Tail(self.cut.total_ns, self.cut.at[:, API_RECV], rng, draws=draws)
+            if self.cut.run.any()
+            else self.tail
+        )
         self.tail_ms = self.tail.at(self.cut.total_ns) / NS_PER_MS
         self.p99_ms = quantile(np.sort(self.cut.total_ns), 0.99) / NS_PER_MS
         self.claimed: dict[str, Spent] = {}
@@ -133,11 +141,34 @@ class Case:
 
     def signal(self, name: str) -> tuple[Ints, Floats]:
         """Times and values of all samples of signal `name`, in time order; empty when there are none."""
-        if rows_of(self.signals) == 0:
+        chosen = self._samples(name)
+        if not len(chosen):
             return np.zeros(0, np.int64), np.zeros(0)
-        chosen = np.flatnonzero(self.signals["name"] == name)
-        chosen = chosen[np.argsort(self.signals["t_ns"][chosen], kind="stable")]
         return self.signals["t_ns"][chosen], self.signals["value"][chosen].astype(np.float64)
+
+    def signal_by_run(self, name: str) -> list[tuple[Ints, Ints, Floats]]:
+        """For each run with samples of signal `name`: its requests (rows of the cut), and `signal` of that run alone.
+
+        Where either table does not tell runs apart, all is one run.
+        """
+        t, value = self.signal(name)
+        if not len(t):
+            return []
+        if "run_id" not in self.signals or "run_id" not in self.requests or not self.cut.run.any():
+            return [(np.arange(self.n), t, value)]
+        mine, theirs = self.column("run_id"), self.signals["run_id"][self._samples(name)]
+        found = []
+        for run in dict.fromkeys(mine.tolist()):
+            sampled = theirs == run
+            if sampled.any():
+                found.append((np.flatnonzero(mine == run), t[sampled], value[sampled]))
+        return found
+
+    def _samples(self, name: str) -> Ints:
+        if rows_of(self.signals) == 0:
+            return np.zeros(0, np.int64)
+        chosen = np.flatnonzero(self.signals["name"] == name)
+        return chosen[np.argsort(self.signals["t_ns"][chosen], kind="stable")]
 
     def engine_config(self, name: str) -> EmulatedEngine | OpenAIEngine | None:
         """The configured engine called `name`, if the fleet is known and has it."""
@@ -184,24 +215,32 @@ class Case:
         spent = {name: np.clip(ns, 0.0, np.subtract(*self.span(name)[::-1])) for name, ns in spent.items()}
         whole = np.sum(list(spent.values()), axis=0)
         effect = self.effect(whole)
-        small = not self.matters(effect.low)
-        if effect.low < LEAST_MS or (small and not fault):
+        here_ms = self._here.mean(whole / NS_PER_MS).low
+        if here_ms < LEAST_MS or not (fault or self.matters(here_ms)):
             return None
         self.claimed[cause] = spent
         if self.n < LEAST_REQUESTS:
             doubt = f"{self.n} requests, at least {LEAST_REQUESTS} are needed to speak about the slowest 1 %"
+        alarming = self.matters(effect.low) and effect.low >= ALARM_SHARE * self.p99_ms
         without_ms = quantile(np.sort(self.cut.total_ns - whole), 0.99) / NS_PER_MS
         note = "with this time taken off every request and all else as it was, against P99 as it was"
         return Finding(
             id=cause,
-            claim=claim.format(ms=f"{effect.value:,.0f} ms"),
+            claim=claim.format(ms=f"{effect.value:,.0f} ms")[:-1] + self._where(whole) + ".",
             layer=layer,
-            severity="info" if small else "alarm" if effect.low >= ALARM_SHARE * self.p99_ms else "warning",
+            severity="alarm" if alarming else "warning" if self.matters(effect.low) else "info",
             effect_ms=effect,
             evidence=(*evidence, Evidence("p99_ms_without", without_ms, self.p99_ms, "ms", note)),
             changes=() if doubt else changes,
             inconclusive=doubt,
         )
+
+    def _where(self, spent_ns: np.ndarray) -> str:
+        """In how many of several runs the tail requests lost enough to matter, as a clause; empty when in all."""
+        rows = self.tail.rows
+        lost = [spent_ns[rows[self.cut.run[rows] == run]] / NS_PER_MS for run in np.unique(self.cut.run)]
+        hit = sum(self.matters(float(ms.mean())) for ms in lost if len(ms))
+        return f" (in {hit} of {len(lost)} runs)" if 0 < hit < len(lost) else ""
 
     def overlaps(self, finding: Finding) -> Finding:
         """The finding with how much of its effect other claims must count too, where that is 1 ms or more."""

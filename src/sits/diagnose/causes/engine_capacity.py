@@ -13,6 +13,7 @@ from sits.core.finding import Change, Evidence, Finding
 from sits.diagnose.causes.case import Case
 from sits.diagnose.causes.queueing import queued
 from sits.diagnose.decompose import NS_PER_MS
+from sits.diagnose.steps import observed_ns
 
 ID, LAYER = "engine_capacity", "framework"
 PHASES = ("copy", "prepare", "kernel", "gap")
@@ -28,7 +29,7 @@ def engine_capacity(case: Case) -> Finding | None:
     )
     stuck = np.maximum(wait.stuck - denied, 0.0)
     busy_ns = sum(float((line.end - line.start).sum()) for line in case.lines.values())
-    span_ns = len(case.lines) * _span_ns(case)
+    span_ns = len(case.lines) * observed_ns(case.lines.values())
     longest = float(stuck.max()) / NS_PER_MS
     return case.claim(
         ID,
@@ -54,10 +55,3 @@ def engine_capacity(case: Case) -> Finding | None:
             ),
         ),
     )
-
-
-def _span_ns(case: Case) -> float:
-    """From the first step of any engine to the end of the last one."""
-    first = min(line.origin_ns for line in case.lines.values())
-    last = max(line.origin_ns + float(line.end[-1]) for line in case.lines.values())
-    return last - first

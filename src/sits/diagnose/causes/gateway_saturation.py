@@ -73,9 +73,16 @@ def _above_calm(ns: Ints) -> Ints:
 
 
 def _during(case: Case, name: str, windows: tuple[tuple[Ints, Ints], ...]) -> list[Floats] | None:
-    """Mean of a signal over each of the (m,) windows; None when it was not sampled."""
-    t, value = case.signal(name)
-    return [line_mean(t, value, start, end) for start, end in windows] if len(t) else None
+    """Mean of a signal over each of the (m,) windows, from the samples of the same run; None when there are none.
+
+    A request whose run was not sampled, while others were, counts as one that met a signal of 0.
+    """
+    runs = case.signal_by_run(name)
+    found = [np.zeros(case.n) for _ in windows]
+    for rows, t, value in runs:
+        for mean, (start, end) in zip(found, windows, strict=True):
+            mean[rows] = line_mean(t, value, start[rows], end[rows])
+    return found if runs else None
 
 
 def line_mean(t_ns: Ints, value: Floats, start_ns: Ints, end_ns: Ints) -> Floats:

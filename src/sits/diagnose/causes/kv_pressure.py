@@ -13,6 +13,7 @@ from sits.core.finding import Change, Evidence, Finding
 from sits.core.units import SECOND
 from sits.diagnose.causes.case import Case, unknown
 from sits.diagnose.resample import quantile
+from sits.diagnose.steps import observed_ns
 
 ID, LAYER = "kv_pressure", "framework"
 DENIED_SHARE = 0.01
@@ -45,7 +46,7 @@ def kv_pressure(case: Case) -> Finding | None:
             ]
         )
     )
-    span_s = max(float(line.end[-1] - line.start[0]) for line in case.lines.values()) / SECOND
+    span_s = observed_ns(case.lines.values()) / SECOND
     recomputed = sum(float(line.column("recomputed_tokens").sum()) for line in case.lines.values())
     scheduled_tokens = sum(
         float((line.prefill_tokens + line.column("decode_tokens")).sum()) for line in case.lines.values()
