@@ -32,7 +32,8 @@ GAP_NS = 60 * SECOND
 DEFINITIONS = (
     Note(
         "TTFT",
-        "First byte of the request at the gateway to first token handed to the client's side. Its 17 stages add up to it.",
+        "First byte of the request at the gateway to first token handed to the client's side, of streamed answers only: "
+        "one that comes whole has no first token and is in E2E alone. Its 17 stages add up to it.",
     ),
     Note(
         "TPOT",

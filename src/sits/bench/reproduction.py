@@ -28,7 +28,7 @@ from sits.core.report import Ablation, Account, Note, Report, Side
 from sits.core.run import Run
 from sits.core.units import MS, show_duration
 from sits.diagnose.compare import ablation_rows
-from sits.diagnose.decompose import account, latency_summary
+from sits.diagnose.decompose import account, latency_summary, left_out
 from sits.diagnose.spectrum import series
 from sits.wire import emulation
 from sits.world import RealWorld, stream_generator
@@ -147,7 +147,11 @@ def report_of(
         findings=_with_fixes(scenario, kept, parts.findings),
         ablation=rows,
         changes=best.changes,
-        notes=(*DEFINITIONS, *_notes(plan, found, rows, kept, burst)),
+        notes=(
+            *DEFINITIONS,
+            *left_out(tables.requests, objective.metric),
+            *_notes(plan, found, rows, kept, burst),
+        ),
         facts={"requests_per_repetition": scenario.workload.requests, "arrivals": burst},
     )
 

@@ -21,7 +21,7 @@ from sits.core.breakpoints import API_RECV, FIRST_TOKEN, LAST_TOKEN
 from sits.core.errors import EngineError
 from sits.core.fleet import Objective
 from sits.core.ports import World
-from sits.core.report import LatencySummary, Note, Report, Series, Side, Waterfall
+from sits.core.report import P99_REQUESTS_MIN, LatencySummary, Note, Report, Series, Side, Waterfall
 from sits.diagnose.decompose import account, slow_and_normal
 
 GRID_NS = 500_000_000
@@ -143,7 +143,11 @@ def _latencies(phase: Phase, rng: np.random.Generator) -> Iterator[LatencySummar
 
 def _headline(latency: LatencySummary, objective: Objective, scene: Scene, target: Target) -> str:
     p99, promised = latency.p99, objective.p99 / 1e6
-    met = "meets" if p99.high <= promised else "misses" if p99.low > promised else "cannot be told from"
+    met = "is not proven to meet"
+    if p99.low > promised:
+        met = "misses"
+    elif p99.high <= promised and latency.n >= P99_REQUESTS_MIN:
+        met = "meets"
     largest = max(scene.parts, key=lambda part: part.mean.value)
     share = largest.mean.value / scene.ttft_ms if scene.ttft_ms else 0.0
     return (

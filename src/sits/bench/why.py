@@ -19,7 +19,7 @@ from sits.core.fleet import Fleet
 from sits.core.ports import World
 from sits.core.report import P99_REQUESTS_MIN, LatencySummary, Note, Report, Side
 from sits.core.units import MS, show_duration
-from sits.diagnose.decompose import account, decompose, latency_summary
+from sits.diagnose.decompose import account, decompose, latency_summary, left_out
 from sits.diagnose.spectrum import series
 from sits.telemetry.store import DuckStore
 from sits.telemetry.tables import Columns
@@ -85,6 +85,7 @@ def why(store: Path, since_ns: int, world: World) -> Report:
                 "Source",
                 f"Requests of run {run_id} as measured at the gateway; engine points 5 to 16 are missing where an engine does not tell them, and show as unattributed.",
             ),
+            *left_out(tables.requests, metric),
             *_not_streamed(done, streamed, promised, metric),
         ),
     )
