@@ -85,7 +85,7 @@ def test_effective_figures_follow_from_the_configuration():
     ("change", "says"),
     [
         (
-            lambda t: t.replace("repetitions: 12", "repetition: 12"),
+            lambda t: t.replace("repetitions: 10", "repetition: 10"),
             r"scenario.yaml:\d+.*repetition.*repetitions",
         ),
         (lambda t: t.replace("depth: 42%", "depth: 142%"), r"scenario.yaml:\d+.*depth"),
