@@ -12,7 +12,7 @@ from sits.app.report import numbers, stages
 from sits.app.report.ablation import kind, ranked
 from sits.app.report.data import check_finite
 from sits.app.report.page import ranked_findings
-from sits.app.report.tail import FOLDED_SHARE
+from sits.app.report.tail import FOLDED_SHARE, columns
 from sits.app.report.verdict import METRICS, account, verdict
 from sits.core.finding import Finding, Interval
 from sits.core.report import Report
@@ -82,9 +82,9 @@ def _causes(report: Report, paint: _Paint, width: int) -> list[str]:
     rows = [_cause(one) for one in ranked]
     effects, wide = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
     before = effects + wide + 6
+    effect_on = "effect, ms" if "stages_columns" in report.facts else "effect on the tail, ms"
     lines = [
-        paint("bold", "Findings")
-        + paint("dim", "  effect on the tail, ms; effects overlap, so they do not add up")
+        paint("bold", "Findings") + paint("dim", f"  {effect_on}; effects overlap, so they do not add up")
     ]
     for effect, interval, claim in rows:
         room = max(20, width - before)
@@ -146,7 +146,10 @@ def _tail(report: Report, paint: _Paint) -> list[str]:
     if not ranked:
         return []
     name = max(len(stages.words(one.stage)) for one in ranked)
-    lines = [paint("bold", "What makes the tail") + paint("dim", "  mean of the slowest 1 % less mean of the others, ms")]  # fmt: skip
+    rest, slow, title = columns(report)
+    lines = [
+        paint("bold", printable(title)) + paint("dim", printable(f"  mean of {slow} less mean of {rest}, ms"))
+    ]
     lines += _aligned(
         (f"  {printable(stages.words(one.stage)):<{name}}", numbers.signed(one.excess.value, 1), _range(one.excess), printable(one.layer))
         for one in ranked
