@@ -395,6 +395,7 @@ def synthetic_report(**replaced: Any) -> Report:
         repetitions=10,
         before=side("before", 2312.0, 118.0, fixed=False),
         after=side("after", 897.0, 44.0, fixed=True),
+        saved=next(row.saved for row in _ablation() if row.id == "all"),
         verified=True,
         stages=_stages(),
         waterfalls=(

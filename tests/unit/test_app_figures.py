@@ -91,7 +91,9 @@ def test_quiet_progress_says_nothing():
     assert stream.getvalue() == ""
 
 
-def test_a_live_line_leaves_no_trace_on_a_terminal():
+def test_a_live_line_leaves_no_trace_on_a_terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")  # on a dumb terminal there is no live line
+
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True

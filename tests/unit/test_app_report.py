@@ -165,7 +165,7 @@ def test_json_forgets_the_last_bits_of_a_sum():
         (Interval(897, 853, 1200), True, "met"),
         (Interval(897, 853, 1201), True, "unproven"),
         (Interval(897, 853, 941), False, "unproven"),
-        (Interval(897, 853, 941), None, "met"),
+        (Interval(897, 853, 941), None, "unproven"),  # one repetition: a changed run must be verified
         (Interval(1300, 1201, 1400), False, "missed"),
         (Interval(1300, 1200, 1400), False, "unproven"),
     ],
@@ -178,11 +178,25 @@ def test_the_verdict_is_what_the_interval_says(p99, verified, expected):
     assert state(msgspec.structs.replace(report, after=after, verified=verified)) == expected
 
 
+@pytest.mark.parametrize(("verified", "says"), [(None, "one repetition"), (False, "got no answer")])
+def test_a_changed_run_under_the_objective_and_not_verified_says_why(verified, says):
+    report = synthetic_report(verified=verified)
+    assert report.after.latency.p99.high < report.objective_ms
+    assert says in verdict(report).sentence
+
+
+def test_a_run_that_was_only_looked_at_is_judged_by_its_interval():
+    report = synthetic_report(after=None, saved=None, verified=None)
+    calm = msgspec.structs.replace(report.before.latency, p99=Interval(897, 853, 941))
+    before = msgspec.structs.replace(report.before, latency=calm)
+    assert state(msgspec.structs.replace(report, before=before)) == "met"
+
+
 @pytest.mark.parametrize(("n", "expected"), [(298, "unproven"), (299, "met")])
 def test_few_requests_prove_no_p99(n, expected):
     report = synthetic_report()
     latency = msgspec.structs.replace(report.after.latency, n=n, p99=Interval(897, 853, 941))
-    few = synthetic_report(after=msgspec.structs.replace(report.after, latency=latency), verified=None)
+    few = synthetic_report(after=msgspec.structs.replace(report.after, latency=latency), verified=True)
     assert state(few) == expected
     told = "Not proven: an upper bound of P99 needs 299 requests or more, and these are 298 requests."
     assert (verdict(few).sentence == told) == (n == 298)

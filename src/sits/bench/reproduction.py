@@ -113,7 +113,8 @@ def report_of(
     objective = scenario.fleet.objective
     best = variant(scenario, kept)
     was = next(row.p99 for row in rows if row.id == "none")
-    now = _p99_of(plan, found, rows)
+    proposal = _proposal(plan, found, rows)
+    now = proposal.p99
     before = _side("before", scenario, variant(scenario, ()), found[AS_IS], was, rng)
     after = _side("after", scenario, best, found[PROPOSED], now, rng)
     tables = lay_out([_tables(outcome) for outcome in found[AS_IS]])
@@ -139,6 +140,8 @@ def report_of(
         ),
         before=before,
         after=after,
+        saved=proposal.saved,
+        left_out=tuple(fix.id for fix in scenario.fixes if fix.id not in kept),
         verified=_verified(plan, before.account, after.account, now, objective.p99 / MS),
         stages=parts.stages,
         waterfalls=parts.waterfalls,
@@ -152,18 +155,18 @@ def report_of(
             *left_out(tables.requests, objective.metric),
             *_notes(plan, found, rows, kept, burst),
         ),
-        facts={"requests_per_repetition": scenario.workload.requests, "arrivals": burst},
+        facts={"requests_per_repetition": len(plan.workload(0)), "arrivals": burst},
     )
 
 
-def _p99_of(plan: Plan, found: dict[str, list[Outcome]], rows: tuple[Ablation, ...]) -> Interval:
-    """P99 of what is proposed, from the ablation's own draws where that ran it."""
+def _proposal(plan: Plan, found: dict[str, list[Outcome]], rows: tuple[Ablation, ...]) -> Ablation:
+    """The ablation's row of what is proposed: that of all fixes where all are, else one of its own."""
     if found[PROPOSED] is found[ALL]:
-        return next(row.p99 for row in rows if row.id == "all")
+        return next(row for row in rows if row.id == "all")
     samples = {name: [o.answered_ms() for o in found[name]] for name in (AS_IS, PROPOSED)}
     rng = stream_generator(plan.seed, "ablation")
     drawn = ablation_rows(samples[AS_IS], {}, samples[PROPOSED], {}, rng, paired=_all_answered(found))
-    return next(row.p99 for row in drawn if row.id == "all")
+    return next(row for row in drawn if row.id == "all")
 
 
 def _verified(plan: Plan, before: Account, after: Account, p99: Interval, objective_ms: float) -> bool | None:
@@ -210,11 +213,14 @@ def _side(
 def _with_fixes(
     scenario: Scenario, kept: tuple[str, ...], findings: tuple[Finding, ...]
 ) -> tuple[Finding, ...]:
-    """Each finding with the changes of the proposed fixes that answer it; its own proposal where none does."""
+    """Each finding with the changes of the proposed fixes that answer it, none where its fix was left out; its own
+    proposal where the scenario has no fix for it.
+    """
     changes: dict[str, list[Change]] = {}
     for fix in scenario.fixes:
-        for cause in fix.answers if fix.id in kept else ():
-            changes.setdefault(cause, []).extend(variant(scenario, (fix.id,)).changes)
+        for cause in fix.answers:
+            made = variant(scenario, (fix.id,)).changes if fix.id in kept else ()
+            changes.setdefault(cause, []).extend(made)
     return tuple(
         msgspec.structs.replace(finding, changes=tuple(changes.get(finding.id, finding.changes)))
         for finding in findings
@@ -245,7 +251,7 @@ def _headline(
     losses = [(row.needed.value, row) for row in rows if row.id in kept and row.needed and row.needed.low > 0]
     if losses:
         value, best = max(losses, key=lambda loss: loss[0])
-        text += f" The change that matters most among them, {value:,.0f} ms lost without it: {best.title}."
+        text += f" Most surely needed among them, {value:,.0f} ms lost without it: {best.title}."
     lost = after.account.offered - after.account.completed
     if lost:
         text += f" {lost:,} of {after.account.offered:,} requests got no answer."
@@ -280,7 +286,7 @@ def _notes(
     notes = [
         Note(
             "Arrivals",
-            f"{plan.repetitions} x {scenario.workload.requests} requests from {source}: {burst['rate_per_s']:.2f} "
+            f"{plan.repetitions} x {len(plan.workload(0))} requests from {source}: {burst['rate_per_s']:.2f} "
             f"requests/s, inter-arrival CV {burst['cv']:.1f} (a Poisson process has 1), IDC(1 s) "
             f"{burst.get('idc_1s', 0.0):.1f}.",
         ),

@@ -166,7 +166,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Everything one page says.
 
     `kind` is `reproduce`, `why` or `investigate`.  `after`, `ablation` and `changes` are present where a changed
-    configuration was run; `verified` says whether `after` meets the objective at the interval's upper bound.
+    configuration was run, and `saved` is then the paired difference of their P99s in ms; `left_out` are ids of fixes
+    that were tried and are not in `after`.  `verified` says whether `after` meets the objective at the interval's upper bound.
     """
 
     version: int = 1
@@ -180,6 +181,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     run: Run | None = None
     before: Side
     after: Side | None = None
+    saved: Interval | None = None
     verified: bool | None = None
     stages: tuple[StageShare, ...] = ()
     waterfalls: tuple[Waterfall, ...] = ()
@@ -187,6 +189,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     spectrum: HeatMap | None = None
     findings: tuple[Finding, ...] = ()
     ablation: tuple[Ablation, ...] = ()
+    left_out: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()
     notes: tuple[Note, ...] = ()
     facts: dict[str, Any] = {}

@@ -120,7 +120,7 @@ def _says(report: Report, ranked: list[Finding]) -> dict[str, str]:
         "matrix": takeaways.matrix(report.matrix),
         "spectrum": takeaways.spectrum(report.spectrum),
         "findings": takeaways.findings(ranked),
-        "ablation": takeaways.ablation(report.ablation),
+        "ablation": takeaways.ablation(report.ablation, report.left_out),
         "timeline": takeaways.timeline(report),
         "latencies": takeaways.latencies(report),
     }

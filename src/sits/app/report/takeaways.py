@@ -155,8 +155,8 @@ def findings(ranked: Sequence[Finding]) -> str:
     return f"{told} {numbers.many(more, 'more finding')} without a figure." if more else told
 
 
-def ablation(rows: Sequence[Ablation]) -> str:
-    """The fix that saves most alone, how many are proven to help, and how many to harm."""
+def ablation(rows: Sequence[Ablation], left_out: Sequence[str] = ()) -> str:
+    """The fix that saves most alone, how many are proven to help, how many to harm, and which are not proposed."""
     singles = [row for row in rows if row.id not in {"none", "all"} and row.saved is not None]
     if not singles:
         return ""
@@ -171,7 +171,9 @@ def ablation(rows: Sequence[Ablation]) -> str:
     harming = sum(any(one.high < 0 for one in both) for both in effects)
     verb = "is" if helping == 1 else "are"
     line += f" {helping} of {len(singles)} fixes {verb} proven to help, alone or among the others"
-    return f"{line}; {harming} to cost time." if harming else f"{line}."
+    line = f"{line}; {harming} to cost time." if harming else f"{line}."
+    dropped = [row.title for row in singles if row.id in left_out]
+    return f"{line} Left out of the proposal: {', '.join(dropped)}." if dropped else line
 
 
 def timeline(report: Report) -> str:

@@ -141,7 +141,9 @@ def state(report: Report) -> str:
         return "unproven"
     if p99.low > report.objective_ms:
         return "missed"
-    proven = p99.high <= report.objective_ms and report.verified is not False
+    # A changed run must have been verified; a run that was only looked at is judged by its interval.
+    verified = report.verified is not False if report.after is None else report.verified is True
+    proven = p99.high <= report.objective_ms and verified
     return "met" if proven and side.latency.n >= P99_REQUESTS_MIN else "unproven"
 
 
@@ -167,12 +169,16 @@ def _sentence(judged: str, report: Report) -> str:
             f"Not proven: an upper bound of P99 needs {P99_REQUESTS_MIN} requests or more, "
             f"and these are {numbers.many(side.latency.n, 'request')}."
         )
+    if p99.high <= report.objective_ms and report.verified is None:
+        return "Not proven: one repetition says nothing about how much runs differ."
+    if p99.high <= report.objective_ms:
+        return "Not verified: too many requests got no answer."
     return f"Not proven: the interval reaches across the objective of {objective}."
 
 
 def _paired(report: Report) -> str:
-    """The interval of the paired difference, where the ablation has it."""
-    saved = next((row.saved for row in report.ablation if row.id == "all"), None)
+    """The interval of the paired difference of the two runs."""
+    saved = report.saved
     if saved is None or report.after is None:
         return ""
     return (

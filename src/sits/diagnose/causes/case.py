@@ -257,7 +257,9 @@ class Case:
             return finding
         note = f"at least, of the effect: it is also counted under {', '.join(sorted(others))}"
         told = Evidence("shared_ms", shared_ms, finding.effect_ms.value, "ms", note)
-        claim = f"{finding.claim[:-1]} ({shared_ms:,.0f} ms or more of it under other causes too)."
+        stem = finding.claim.removesuffix(".").removesuffix(")")
+        joint = "; " if finding.claim.endswith(").") else " ("
+        claim = f"{stem}{joint}{shared_ms:,.0f} ms or more of it under other causes too)."
         return msgspec.structs.replace(finding, claim=claim, evidence=(*finding.evidence, told))
 
 
