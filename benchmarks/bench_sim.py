@@ -129,7 +129,7 @@ def virtual_loop(count, per_second, interval, output_max=10_000, coasting=False)
             start = world.now_ns()
 
             async def one(i):
-                request = Request(id=str(i), model="m", prompt_tokens=int(prompts[i]), intent=str(outputs[i]))
+                request = Request(id=str(i), model="m", prompt_tokens=int(prompts[i]), unit=str(outputs[i]))
                 async for _ in engine.generate(request, Timeline()):
                     pass
 
