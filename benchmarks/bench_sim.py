@@ -120,7 +120,7 @@ def virtual_loop(count, per_second, interval, output_max=10_000, coasting=False)
                 "e",
                 SPEC,
                 world,
-                lambda r: int(r.intent),
+                lambda r: int(r.unit),
                 on_step=None if coasting else steps.append,
                 on_tokens=lambda tokens: cpu.charge(tokens * 1_000),
                 on_flow=stretch,
