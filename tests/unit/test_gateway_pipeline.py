@@ -331,6 +331,20 @@ async def test_a_client_that_leaves_the_window_frees_its_place(world):
     assert exchange.timeline.span_ns(ROUTED, DISPATCHED) == 100 * MS
 
 
+@virtual
+async def test_a_client_that_leaves_with_the_whole_answer_in_hand_was_answered(world):
+    """SDKs hang up at `[DONE]`, before the engine has ended its stream."""
+    assert TOKENS[-1].last
+    house = House(world, Script("e", *TOKENS, 1000))
+    task = asyncio.ensure_future(house.ask())
+    await asyncio.sleep(0.5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    house.check()
+    assert (house.rows.rows[0]["outcome"], house.rows.rows[0]["status"]) == ("completed", 200)
+
+
 @pytest.mark.parametrize("after_ms", [1, 7])
 def test_a_client_that_leaves_cancels_the_engine_at_once(after_ms):
     @virtual

@@ -91,6 +91,7 @@ class Exchange:
     """One request, what was decided about it, and how it went."""
 
     __slots__ = (
+        "answered",
         "arm",
         "cached_tokens",
         "credential",
@@ -138,6 +139,7 @@ class Exchange:
         self.taken: Replica | None = None
         self.tried: tuple[str, ...] = ()
         self.started = False
+        self.answered = False
         self.streaming = False
         self.outcome = ""
         self.status = 0

@@ -210,6 +210,9 @@ class Gateway:
             timeline.mark(SENT, self.world.now_ns())
             exchange.end("completed", exchange.status)
         except asyncio.CancelledError as error:
+            if exchange.answered:  # the client had all of it, and did not wait for the frame around it to end
+                timeline.mark(SENT, self.world.now_ns())
+                exchange.end("completed", exchange.status)
             exchange.end("cancelled", CLIENT_LEFT, str(error.args[0]) if error.args else "client_left")
             raise
         except SitsError as error:
@@ -351,6 +354,7 @@ async def _relay(gateway: Gateway, exchange: Exchange) -> None:
                     timeline.mark(FIRST_TOKEN, last_ns)
                 tokens += chunk.tokens
             if chunk.last:
+                exchange.answered = True
                 exchange.preemptions = chunk.preemptions
             if chunk.usage is not None:
                 usage = chunk.usage
