@@ -19,7 +19,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import uvloop
 
 from sits.app.output import read_text
@@ -86,7 +85,7 @@ async def _serve(fleet: Fleet, say: Say) -> None:
         watchers: list[asyncio.Task[None]] = []
 
         def started(host: str, port: int) -> None:
-            _keep_configuration(path / f"fleet-{name}.yaml", fleet)
+            (path / f"fleet-{name}.yaml").write_text(dump_fleet(fleet))
             writer.start()
             watchers.extend(
                 asyncio.ensure_future(_watch(gateway, one, signals, say)) for one in fleet.engines
@@ -162,10 +161,6 @@ def _started(fleet: Fleet, host: str, port: int, store: Path) -> str:
     return f"{fleet.name}: serving {len(fleet.engines)} engines on http://{host}:{port}/v1, recording to {store}; Ctrl-C drains"
 
 
-def _keep_configuration(file: Path, fleet: Fleet) -> None:
-    file.write_text(dump_fleet(fleet))
-
-
 def _hooks(engine: EmulatedEngine | OpenAIEngine, steps: StepLog) -> dict[str, Any]:
     return {"on_step": steps.append, "noise": True} if isinstance(engine, EmulatedEngine) else {}
 
@@ -176,7 +171,7 @@ def _drawn_lengths(world: RealWorld) -> Callable[[Request], int]:
 
     def length(request: Request) -> int:
         drawn = int(AZURE_CONVERSATION_ANSWER.draw(rng, 1)[0])
-        return int(np.minimum(drawn, request.output_tokens_max)) if request.output_tokens_max else drawn
+        return min(drawn, request.output_tokens_max) if request.output_tokens_max else drawn
 
     return length
 

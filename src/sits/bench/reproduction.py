@@ -115,9 +115,10 @@ def report_of(
     was = next(row.p99 for row in rows if row.id == "none")
     proposal = _proposal(plan, found, rows)
     now = proposal.p99
-    before = _side("before", scenario, variant(scenario, ()), found[AS_IS], was, rng)
-    after = _side("after", scenario, best, found[PROPOSED], now, rng)
     tables = lay_out([_tables(outcome) for outcome in found[AS_IS]])
+    changed = lay_out([_tables(outcome) for outcome in found[PROPOSED]])
+    before = _side("before", variant(scenario, ()), tables, _tables(found[AS_IS][0]), was, rng)
+    after = _side("after", best, changed, _tables(found[PROPOSED][0]), now, rng)
     parts = anatomy(tables, scenario.fleet, objective.metric, rng)
     burst = _burstiness(plan)
     return Report(
@@ -155,7 +156,7 @@ def report_of(
             *left_out(tables.requests, objective.metric),
             *_notes(plan, found, rows, kept, burst),
         ),
-        facts={"requests_per_repetition": len(plan.workload(0)), "arrivals": burst},
+        facts={"requests_per_repetition": len(found[AS_IS][0].latency_ms), "arrivals": burst},
     )
 
 
@@ -189,16 +190,10 @@ def _tables(outcome: Outcome) -> Tables:
 
 
 def _side(
-    label: str,
-    scenario: Scenario,
-    config: Variant,
-    outcomes: list[Outcome],
-    p99: Interval,
-    rng: np.random.Generator,
+    label: str, config: Variant, whole: Tables, first: Tables, p99: Interval, rng: np.random.Generator
 ) -> Side:
-    metric = scenario.fleet.objective.metric
-    whole = lay_out([_tables(outcome) for outcome in outcomes])
-    first = _tables(outcomes[0])
+    """One configuration: its figures from all repetitions laid out as one, its lines over time from the first."""
+    metric = config.fleet.objective.metric
     return Side(
         label,
         latency=msgspec.structs.replace(latency_summary(whole.requests, metric, rng), p99=p99),
@@ -286,7 +281,7 @@ def _notes(
     notes = [
         Note(
             "Arrivals",
-            f"{plan.repetitions} x {len(plan.workload(0))} requests from {source}: {burst['rate_per_s']:.2f} "
+            f"{plan.repetitions} x {len(found[AS_IS][0].latency_ms)} requests from {source}: {burst['rate_per_s']:.2f} "
             f"requests/s, inter-arrival CV {burst['cv']:.1f} (a Poisson process has 1), IDC(1 s) "
             f"{burst.get('idc_1s', 0.0):.1f}.",
         ),
