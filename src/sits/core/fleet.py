@@ -9,13 +9,8 @@ Deliberately absent: anything that is measured.  A fleet file states intent; eff
 
 from typing import Literal
 
-import msgspec
-
+from sits.core.section import Section as _Section
 from sits.core.units import Bytes, BytesPerSecond, Ns, Share
-
-
-class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of all sections: immutable, keywords only."""
 
 
 class Objective(_Section, frozen=True, kw_only=True):
