@@ -19,6 +19,7 @@ import httptools
 
 from sits.core.ports import World
 from sits.core.units import SECOND
+from sits.engine.waiter import Waiter
 
 BUFFER_BYTES = 256 * 1024
 ANSWER_BYTES_MAX = 256 * 2**20
@@ -90,7 +91,7 @@ class Address:
             self._context = ssl.create_default_context()
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(
-            lambda: Connection(loop, silence), self.host, self.port, ssl=self._context
+            lambda: Connection(silence), self.host, self.port, ssl=self._context
         )
         return connection
 
@@ -103,11 +104,10 @@ class Connection(asyncio.Protocol):
     answer came.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, silence: Silence) -> None:
-        self._loop = loop
+    def __init__(self, silence: Silence) -> None:
         self._silence = silence
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter = Waiter()
         self._since_ns = 0
         self._lost: ClosedError | None = None
         self._reading = True
@@ -168,15 +168,11 @@ class Connection(asyncio.Protocol):
                 raise self._lost
             await self._wait()
 
-    async def read(self) -> bytes:
-        """The next bytes of the body; empty at its end.  Raises ClosedError, TimeoutError."""
+    def taken(self) -> bytes:
+        """The bytes of the body that are here, empty when none are."""
         pieces = self._pieces
-        while not pieces:
-            if self._ended:
-                return b""
-            if self._lost is not None:
-                raise self._lost
-            await self._wait()
+        if not pieces:
+            return b""
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
         self._buffered = 0
@@ -185,12 +181,23 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
         return data
 
+    def all(self) -> bytes:
+        """The body when all of it is here, else empty."""
+        return self.taken() if self._ended else b""
+
+    async def read(self) -> bytes:
+        """The next bytes of the body; empty at its end.  Raises ClosedError, TimeoutError."""
+        while not self._pieces:
+            if self._ended:
+                return b""
+            if self._lost is not None:
+                raise self._lost
+            await self._wait()
+        return self.taken()
+
     async def rest(self) -> bytes:
         """The whole body.  Raises ClosedError, TimeoutError."""
-        first = await self.read()
-        if not first or (self._ended and not self._pieces):
-            return first
-        whole = bytearray(first)
+        whole = bytearray()
         while data := await self.read():
             whole += data
             if len(whole) > ANSWER_BYTES_MAX:
@@ -204,22 +211,13 @@ class Connection(asyncio.Protocol):
 
     def expire(self, before_ns: int) -> None:
         """End a wait that began before `before_ns` with TimeoutError."""
-        waiter = self._waiter
-        if waiter is not None and self._since_ns < before_ns and not waiter.done():
-            waiter.set_exception(TimeoutError())
+        if self._waiter.waiting and self._since_ns < before_ns:
+            self._waiter.wake(TimeoutError())
 
-    async def _wait(self) -> None:
-        waiter = self._waiter = self._loop.create_future()
+    def _wait(self) -> Waiter:
+        """To be awaited: the next bytes, or the end."""
         self._since_ns = self._silence.now_ns
-        try:
-            await waiter
-        finally:
-            self._waiter = None
-
-    def _wake(self) -> None:
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        return self._waiter
 
     # -- from the loop ------------------------------------------------------------------------------------------
 
@@ -251,7 +249,7 @@ class Connection(asyncio.Protocol):
             self._reading = False
             self._transport.pause_reading()
         if self._headed:
-            self._wake()
+            self._waiter.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The end of the connection ends an answer that has no other end."""
@@ -263,7 +261,7 @@ class Connection(asyncio.Protocol):
     def _lose(self, error: ClosedError) -> None:
         if self._lost is None:
             self._lost = error
-        self._wake()
+        self._waiter.wake()
 
     # -- from llhttp --------------------------------------------------------------------------------------------
 

@@ -86,40 +86,15 @@ class OpenAIEngine:
         key = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
         self._fixed = f"Host: {self.address.netloc}\r\n{key}Content-Type: application/json\r\nAccept-Encoding: identity\r\n"
 
-    async def generate(self, request: Request, timeline: Timeline) -> AsyncIterator[Chunk]:
+    def generate(self, request: Request, timeline: Timeline) -> "_Answer":
         """Answer `request`; see the module's rules for what becomes of failures.
 
-        Raises:
+        Raises (while it is read):
             EngineError: unreachable, dead, garbage, or an answer of 5xx.
             EngineTimeoutError: silent for too long.
 
         """
-        connection = await self._send(request)
-        reader = None
-        try:
-            self._check(connection)
-            if connection.status < 400 and connection.content_type[:17].lower() == EVENT_STREAM:
-                reader = StreamReader(connection.status, EVENT_STREAM + connection.content_type[17:])
-                while data := await connection.read():
-                    chunk = reader.take(data)
-                    if chunk is not None:
-                        yield chunk
-                    if reader.problem is not None:
-                        raise self._failed(*reader.problem)
-                reader.end(cut=connection.ends_with_connection)
-                if reader.problem is not None:
-                    raise self._failed(*reader.problem)
-            else:
-                body = await connection.rest()
-                if connection.ends_with_connection and cut_short(body):
-                    raise self._failed("engine_died", "closed the connection inside its answer")
-                yield self._whole(connection, body)
-        except (ClosedError, TimeoutError) as error:
-            if reader is None or not reader.done:  # else the answer was whole, only its HTTP frame was not
-                raise self._broken(error, "died in mid-answer") from None
-        finally:
-            self._live.discard(connection)
-            self._put_back(connection)
+        return _Answer(self, request)
 
     async def close(self) -> None:
         """Close all connections; answers under way and to come end with an EngineError."""
@@ -128,27 +103,28 @@ class OpenAIEngine:
         for connection in (*pool, *self._live):
             connection.abort()
 
-    async def _send(self, request: Request) -> Connection:
+    async def begin(self, request: Request) -> Connection:
         """A connection on which the request was sent and the head of the answer has come."""
         if self._closed:
-            raise self._failed("engine_closed", "was closed")
+            raise self.failed("engine_closed", "was closed")
         head = self._head(request)
         while True:
             connection = self._kept()
             kept = connection is not None
             if connection is None:
-                connection = await self._connect()
+                connection = await self._connected()
             self._live.add(connection)
             try:
                 connection.send(head, request.body)
                 await connection.head()
+                self._check(connection)
             except BaseException as error:
                 self._live.discard(connection)
                 connection.abort()
                 if isinstance(error, ClosedError) and kept and not connection.touched:
                     continue
                 if isinstance(error, ClosedError | TimeoutError):
-                    raise self._broken(error, "gave no answer") from None
+                    raise self.broken(error, "gave no answer") from None
                 raise
             return connection
 
@@ -168,20 +144,31 @@ class OpenAIEngine:
             connection.abort()
         return None
 
+    async def _connected(self) -> Connection:
+        """A new connection, made in a task of its own: `asyncio.timeout` needs one, and whoever waits may be none."""
+        connecting = asyncio.ensure_future(self._connect())
+        try:
+            return await connecting
+        except asyncio.CancelledError:
+            connecting.add_done_callback(_abandon)
+            raise
+
     async def _connect(self) -> Connection:
         try:
             async with asyncio.timeout(self.connect_timeout / SECOND):
                 return await self.address.connect(self._silence)
         except TimeoutError:
             shown = show_duration(self.connect_timeout)
-            raise self._failed("engine_unreachable", f"did not accept a connection in {shown}") from None
+            raise self.failed("engine_unreachable", f"did not accept a connection in {shown}") from None
         except (
             OSError,
             ValueError,
         ) as error:  # TLS failures are OSErrors too; a name none can have is a ValueError
-            raise self._failed("engine_unreachable", f"cannot be reached: {error}") from None
+            raise self.failed("engine_unreachable", f"cannot be reached: {error}") from None
 
-    def _put_back(self, connection: Connection) -> None:
+    def put_back(self, connection: Connection) -> None:
+        """Keep the connection for the next request, if it can have one; else close it."""
+        self._live.discard(connection)
         if connection.usable and not self._closed and len(self._pool) < POOL_MAX:
             self._pool.append(connection)
         else:
@@ -191,18 +178,18 @@ class OpenAIEngine:
         """Refuse what no caller can take for an answer."""
         status, coding = connection.status, connection.coding
         if 300 <= status < 400 or status in BODILESS:
-            raise self._failed(f"engine_{status}", f"answered {status}, which is no answer to a request")
+            raise self.failed(f"engine_{status}", f"answered {status}, which is no answer to a request")
         if len(connection.content_type) > HEADER_BYTES or len(connection.retry_after) > HEADER_BYTES:
-            raise self._failed("engine_garbage", f"sent a header of over {HEADER_BYTES} bytes to pass on")
+            raise self.failed("engine_garbage", f"sent a header of over {HEADER_BYTES} bytes to pass on")
         if coding and coding.lower() != b"identity":
             shown = coding[:40].decode("latin-1")
-            raise self._failed("engine_coding", f"answered in the coding {shown!r}, though asked for none")
+            raise self.failed("engine_coding", f"answered in the coding {shown!r}, though asked for none")
 
-    def _whole(self, connection: Connection, body: bytes) -> Chunk:
+    def whole(self, connection: Connection, body: bytes) -> Chunk:
         """The one chunk of a plain answer, or the error it stands for."""
         status = connection.status
         if status >= 500:
-            raise self._failed(f"engine_{status}", f"answered {status}: {error_text(body)}")
+            raise self.failed(f"engine_{status}", f"answered {status}: {error_text(body)}")
         chunk = Chunk(data=body, last=True, status=status, content_type=connection.content_type)
         if status >= 400:
             chunk.retry_after = connection.retry_after
@@ -211,15 +198,89 @@ class OpenAIEngine:
             chunk.tokens = max(1, chunk.usage.output) if chunk.usage else 1
         return chunk
 
-    def _broken(self, error: ClosedError | TimeoutError, when: str) -> EngineError:
+    def broken(self, error: ClosedError | TimeoutError, when: str) -> EngineError:
         if isinstance(error, ClosedError):
-            return self._failed("engine_garbage" if error.garbage else "engine_died", f"{when}: {error}")
+            return self.failed("engine_garbage" if error.garbage else "engine_died", f"{when}: {error}")
         shown = show_duration(self.first_byte_timeout)
         text = f"engine {self.name!r} at {self.url} was silent for {shown}"
         return EngineTimeoutError(text, code="engine_timeout")
 
-    def _failed(self, code: str, what: str) -> EngineError:
+    def failed(self, code: str, what: str) -> EngineError:
         return EngineError(f"engine {self.name!r} at {self.url} {what}", code=code)
+
+
+class _Answer:
+    """One answer as an async iterator.  (An async generator would cost its bookkeeping in the loop for each request.)"""
+
+    __slots__ = ("_connection", "_engine", "_over", "_reader", "_request")
+
+    def __init__(self, engine: OpenAIEngine, request: Request) -> None:
+        self._engine = engine
+        self._request = request
+        self._connection: Connection | None = None
+        self._reader: StreamReader | None = None
+        self._over = False
+
+    def __aiter__(self) -> "_Answer":
+        return self
+
+    async def __anext__(self) -> Chunk:
+        if self._over:
+            raise StopAsyncIteration
+        try:
+            connection = self._connection
+            if connection is None:
+                connection = self._connection = await self._engine.begin(self._request)
+                if connection.status >= 400 or connection.content_type[:17].lower() != EVENT_STREAM:
+                    return await self._whole(connection)
+                content_type = EVENT_STREAM + connection.content_type[17:]
+                self._reader = StreamReader(connection.status, content_type)
+            reader = self._reader
+            assert reader is not None
+            if reader.problem is None:
+                while data := connection.taken() or await connection.read():
+                    chunk = reader.take(data)
+                    if chunk is not None:
+                        return chunk
+                    if reader.problem is not None:
+                        break
+                else:
+                    reader.end(cut=connection.ends_with_connection)
+        except (ClosedError, TimeoutError) as error:
+            self._end()
+            if self._reader is None or not self._reader.done:  # else all was said, only the frame around it did not end
+                raise self._engine.broken(error, "died in mid-answer") from None
+            raise StopAsyncIteration from None
+        except BaseException:
+            self._end()
+            raise
+        self._end()
+        if reader.problem is not None:
+            raise self._engine.failed(*reader.problem)
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Stop: the connection is closed unless its answer is over."""
+        self._end()
+
+    async def _whole(self, connection: Connection) -> Chunk:
+        body = connection.all() or await connection.rest()
+        if connection.ends_with_connection and cut_short(body):
+            raise self._engine.failed("engine_died", "closed the connection inside its answer")
+        self._end()
+        return self._engine.whole(connection, body)
+
+    def _end(self) -> None:
+        connection, self._connection = self._connection, None
+        self._over = True
+        if connection is not None:
+            self._engine.put_back(connection)
+
+
+def _abandon(connecting: "asyncio.Task[Connection]") -> None:
+    """Close the connection that came after nobody waited for it any more."""
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().abort()
 
 
 def _address(name: str, url: str) -> tuple[Address, str]:
