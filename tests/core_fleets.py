@@ -15,7 +15,7 @@ policy:
     unit: user
     arms:
       - {name: stable, weight: 0.9}
-      - {name: canary, weight: 0.1, model: llama-next}
+      - {name: canary, weight: 0.1, model: llama}
 nodes:
   - name: n0
     gpu: A100-80G

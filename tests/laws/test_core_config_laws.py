@@ -51,7 +51,15 @@ def fleets(draw):
         high=high,
         max_batch=draw(st.integers(1, 99)),
     )
-    arms = tuple(tree.Arm(name=n, weight=draw(weights), model=draw(words)) for n in draw(names))
+    arms = tuple(
+        tree.Arm(
+            name=n,
+            weight=draw(weights),
+            model=draw(st.sampled_from(("", "m"))),
+            artefact=draw(st.sampled_from(("", "sha256:0f"))),
+        )
+        for n in draw(names)
+    )
     model = tree.Model(
         name="m", layers=2, hidden=8, heads=8, kv_heads=draw(st.sampled_from((1, 2, 4, 8))), head_dim=4,
         intermediate=8, vocab=9, weights=draw(sizes), kv_dtype=draw(st.sampled_from(("fp16", "fp8"))),

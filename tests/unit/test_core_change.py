@@ -119,7 +119,7 @@ def test_diff_shows_elements_that_came_or_went_and_a_new_order():
     (came,) = diff(less, fleet)
     assert (came.path, came.old) == ("engines[remote]", "")
     text = FLEET.replace("arms:\n      - {name: stable, weight: 0.9}\n", "arms:\n")
-    text = text.replace("model: llama-next}\n", "model: llama-next}\n      - {name: stable, weight: 0.9}\n")
+    text = text.replace("model: llama}\n", "model: llama}\n      - {name: stable, weight: 0.9}\n")
     (order,) = diff(fleet, load_fleet(text))
     assert (order.path, order.old, order.new) == ("policy.release.arms", "stable, canary", "canary, stable")
 

@@ -9,6 +9,7 @@ Deliberately absent: anything that is measured.  A fleet file states intent; eff
 
 from typing import Literal
 
+from sits.core.fleet_cache import ResponseCache
 from sits.core.section import Section as _Section
 from sits.core.units import Bytes, BytesPerSecond, Ns, Share
 
@@ -77,19 +78,33 @@ class Route(_Section, frozen=True, kw_only=True):
 
 
 class Arm(_Section, frozen=True, kw_only=True):
-    """One arm of a release: a share of the units, and the model name its engines are asked for."""
+    """One arm of a release: a share of the units, and which version answers them.
+
+    `model` is the name its engines are asked for (a model's or an adapter's), the caller's own when empty.  `artefact` is one
+    digest over all that shapes an answer: weights, quantisation, tokenizer, chat template.  `fallback` names the arm that
+    answers while every engine of this one is down.
+    """
 
     name: str
     weight: float
     model: str = ""
+    artefact: str = ""
+    fallback: str = ""
 
 
 class Release(_Section, frozen=True, kw_only=True):
-    """Which arm a unit belongs to; the assignment is a pure function of (unit, salt)."""
+    """Which arm a unit belongs to; the assignment is a pure function of (unit, salt, arms).
 
+    `policy.release` holds for every model; an entry of `policy.releases` for the one `model` it names, as callers ask for
+    it.  A request that does not say its unit belongs to the next coarser one it does say: session, user, API key,
+    tenant.  Tenants in `honour_version_hint` may pick an arm by name with the header `x-model-version`.
+    """
+
+    model: str = ""
     unit: Literal["user", "session", "tenant"] = "user"
     salt: str = "r1"
     arms: tuple[Arm, ...] = (Arm(name="stable", weight=1.0),)
+    honour_version_hint: tuple[str, ...] = ()
 
 
 class Policies(_Section, frozen=True, kw_only=True):
@@ -99,6 +114,8 @@ class Policies(_Section, frozen=True, kw_only=True):
     admit: Admit = Admit()
     route: Route = Route()
     release: Release = Release()
+    releases: tuple[Release, ...] = ()
+    cache: ResponseCache = ResponseCache()
 
 
 class Link(_Section, frozen=True, kw_only=True):

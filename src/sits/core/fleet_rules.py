@@ -19,8 +19,10 @@ import msgspec
 
 from sits.core import fleet as tree
 from sits.core.decode import fields_of
+from sits.core.fleet_cache import ResponseCache
 from sits.core.inherit import check_like, inherit, refer
 from sits.core.problems import Report, Rule, join
+from sits.core.release_rules import check_releases, releases_of
 
 _INF = math.inf
 RANGES: dict[type, dict[str, tuple[float, float]]] = {
@@ -40,6 +42,13 @@ RANGES: dict[type, dict[str, tuple[float, float]]] = {
         "load_bound": (1, 1e6),
     },
     tree.Arm: {"weight": (0, 1e6)},
+    ResponseCache: {
+        "ttl": (1, _INF),
+        "memory": (2**16, _INF),
+        "entries": (1, 2**24),
+        "body_limit": (1, _INF),
+        "answer_limit": (1, _INF),
+    },
     tree.Link: {"local": (1, _INF), "remote": (1, _INF)},
     tree.Node: {"gpus": (1, 1024), "gpu_memory": (1, _INF)},
     tree.Model: {
@@ -88,7 +97,9 @@ def check(fleet: tree.Fleet, path: str, report: Report) -> None:
         _check_names(getattr(fleet, field), join(path, field), report)
     _check_gateway(fleet.gateway, join(path, "gateway"), report)
     _check_window(fleet.policy.window, join(path, "policy.window"), report)
-    _check_arms(fleet.policy.release, join(path, "policy.release.arms"), report)
+    for at, release in releases_of(fleet, path):
+        _check_arms(release, join(at, "arms"), report)
+    check_releases(fleet, path, report)
     for i, node in enumerate(fleet.nodes):
         _check_node(node, f"{join(path, 'nodes')}[{i}]", report)
     for i, model in enumerate(fleet.models):
