@@ -1,29 +1,48 @@
 """The places a request can go: the fleet's engines as Replicas, what is in flight there, and who is down.
 
 Rules:
-- In-flight counts are exact: `take` on dispatch, `release` once on the way out, whatever happened in between.
-- The breaker opens after `BREAKER_FAILURES` failures in a row of the *connection* to an engine (refused, reset, garbage).
-  An answered 5xx and a time-out do not count: one tenant's poison request must not close an engine for all.
-- An open breaker lets a request through again after `BREAKER_OPEN_NS`; success closes it, failure opens it anew.
+- In-flight counts are exact: `take` on dispatch, `release` once on the way out, whatever happened in between.  They
+  are kept in the table all workers share (`gateway.shared`): what is chosen and admitted by looks at the whole gateway, as of
+  `REFRESH_NS` ago per engine, as of now in total.
+- What speaks about the *connection* to an engine counts against it: refused, reset, garbage.  An answered 5xx and a
+  time-out do not: one tenant's poison request must not close an engine for all.
+- An engine that cannot be reached `BREAKER_FAILURES` times in a row, counted over all workers, is closed to all for `BREAKER_OPEN_NS`.
+  One that is reached and then dies or babbles so often is closed to that tenant's requests for that model: the
+  connection may well have died of them.
+- After that time one request a worker goes there as a probe, and the others wait for what becomes of it as long again.
+  Success closes the breaker, and the engine is eased in (`policy.ease`), as one that a reload has added is; failure opens it anew.
 - Retries are bounded by a budget: each request earns `RETRY_SHARE` of a retry, at most `RETRY_BUDGET_MAX` are saved up.
 
 Deliberately absent: the choice (policy.route), and scraping (who scrapes an engine calls `observe`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from sits.core.errors import EngineError
 from sits.core.fleet import Adapters, EmulatedEngine, Fleet, OpenAIEngine
 from sits.core.replica import Replica
-from sits.core.units import SECOND
+from sits.core.units import MS, SECOND
+from sits.gateway.shared import FAILED_NS, FAILURES, INFLIGHT, ONE, OPEN_NS, TOKENS_MAX, Shared, column
+from sits.policy.ease import eased
 
 BREAKER_FAILURES = 5
 BREAKER_OPEN_NS = SECOND
-BREAKER_CODES = frozenset({"engine_unreachable", "engine_died", "engine_garbage"})
+BREAKER_WINDOW_NS = 10 * SECOND
+"""Failures in a row longer ago than this, of a worker that has had nothing to do with the engine since, are forgotten."""
+
+UNREACHABLE = "engine_unreachable"
+BREAKER_CODES = frozenset({UNREACHABLE, "engine_died", "engine_garbage"})
 """Error codes of an `EngineError` that speak about the connection, not about the request."""
 
 RETRY_SHARE = 0.1
 RETRY_BUDGET_MAX = 10.0
+
+REFRESH_NS = MS
+REFRESH_ENGINE_NS = MS // 10
+"""How old the other workers' counts of an engine may be, at least, and more with many engines: looking costs about half a
+microsecond an engine.  The totals that admission looks at are never old."""
+
+TRIPS_MAX = 4096
 
 
 def replicas_of(fleet: Fleet, names: Iterable[str]) -> tuple[Replica, ...]:
@@ -57,32 +76,113 @@ def catalog(replicas: Iterable[Replica]) -> dict[str, tuple[str, str]]:
     return names | models
 
 
-class Places:
-    """The replicas, kept up to date by the gateway."""
+class _Trip:
+    """The breaker between one replica and one tenant's requests for one model."""
 
-    def __init__(self, replicas: Iterable[Replica]) -> None:
+    __slots__ = ("failures", "open_ns")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.open_ns = 0
+
+
+class _Engine:
+    """What is kept about one replica beside what policies see of it."""
+
+    __slots__ = ("cell", "eased_ns", "inflight", "opens", "state", "weight")
+
+    CLOSED, OPEN, PROBE = range(3)
+
+    def __init__(self, replica: Replica, shared: Shared, slot: int) -> None:
+        self.weight = replica.weight
+        self.cell = column(slot, INFLIGHT)
+        self.inflight = shared.over_workers(self.cell)
+        self.opens = shared.over_workers(column(slot, OPEN_NS))
+        self.state = self.CLOSED
+        self.eased_ns = 0
+
+
+class Places:
+    """The replicas, kept up to date by the gateway.
+
+    Args:
+        replicas: of this generation of the configuration.
+        shared, worker, slots: the table, our row of it, and each engine's slot; left out, a table of one row.
+        before: the places of the generation before this one, in the same worker; what is known about engines of the same name
+            goes on, others are new.
+        now_ns: when this generation begins, for `before`.
+
+    Attributes:
+        replicas, by_id: what policies see.
+        retries: spent of the budget, ever.
+
+    """
+
+    def __init__(
+        self,
+        replicas: Iterable[Replica],
+        *,
+        shared: Shared | None = None,
+        worker: int = 0,
+        slots: Mapping[str, int] | None = None,
+        before: "Places | None" = None,
+        now_ns: int = 0,
+    ) -> None:
         self.replicas = tuple(replicas)
         self.by_id = {replica.id: replica for replica in self.replicas}
-        self.inflight_requests = 0
-        self.inflight_tokens = 0
+        if slots is None:
+            slots = {replica.id: i for i, replica in enumerate(self.replicas)}
+        self._shared = shared or Shared(1, max(1, len(self.replicas)))
+        self._row = self._shared.row(worker)
+        self._inflight = self._shared.over_workers(INFLIGHT)
+        self._engines = {r.id: _Engine(r, self._shared, slots[r.id]) for r in self.replicas}
+        self._trips: dict[tuple[str, str], dict[str, _Trip]] = {}
+        self._suspects: set[str] = set()
+        self._easing: set[str] = set()
+        self._refreshed_ns = 0
+        self._every_ns = max(REFRESH_NS, REFRESH_ENGINE_NS * len(self.replicas))
+        self._alone = self._shared.workers == 1 and before is None
         self.retries = 0
         self._budget = RETRY_BUDGET_MAX
-        self._failures = dict.fromkeys(self.by_id, 0)
-        self._open_until_ns: dict[str, int] = {}
+        if before is not None:
+            self._continue(before, now_ns)
+
+    def inflight(self) -> tuple[int, int]:
+        """Requests in flight and their tokens, of all workers, as of now."""
+        total = sum(self._inflight)
+        return total // ONE, total % ONE
+
+    @property
+    def inflight_requests(self) -> int:
+        """Requests in flight."""
+        return self.inflight()[0]
+
+    @property
+    def inflight_tokens(self) -> int:
+        """Their tokens."""
+        return self.inflight()[1]
 
     def take(self, replica: Replica, tokens: int) -> None:
         """Count a request of `tokens` as in flight at `replica`."""
+        if tokens > TOKENS_MAX:  # noqa: PLR1730  # `min` costs a call
+            tokens = TOKENS_MAX
+        engine, row, one = self._engines[replica.id], self._row, ONE + tokens
+        row[0] += one
+        row[engine.cell] += one
         replica.inflight_requests += 1
         replica.inflight_tokens += tokens
-        self.inflight_requests += 1
-        self.inflight_tokens += tokens
+        if engine.state:  # the probe: while it is out, nobody follows
+            self._open(replica, self._refreshed_ns)
 
     def release(self, replica: Replica, tokens: int) -> None:
         """Undo one `take`."""
+        if tokens > TOKENS_MAX:  # noqa: PLR1730  # `min` costs a call
+            tokens = TOKENS_MAX
+        row, one = self._row, ONE + tokens
+        row[0] -= one
+        row[self._engines[replica.id].cell] -= one
         replica.inflight_requests -= 1
         replica.inflight_tokens -= tokens
-        self.inflight_requests -= 1
-        self.inflight_tokens -= tokens
 
     def observe(
         self,
@@ -101,28 +201,58 @@ class Places:
         replica.capacity_tokens = capacity_tokens or replica.capacity_tokens
 
     def refresh(self, now_ns: int) -> None:
-        """Let a probe through to replicas whose breaker has been open long enough."""
-        if not self._open_until_ns:
-            return
-        for name, until_ns in list(self._open_until_ns.items()):
-            if now_ns >= until_ns:
-                del self._open_until_ns[name]
-                self.by_id[name].healthy = True
+        """Look at what the other workers counted, let probes through where it is time, ease in who came back."""
+        if self._alone and not self._suspects and not self._easing:
+            self._refreshed_ns = now_ns
+        elif now_ns - self._refreshed_ns >= self._every_ns:
+            self._refreshed_ns = now_ns
+            for replica in self.replicas:
+                self._look_at(replica, now_ns)
 
-    def succeeded(self, replica: Replica) -> None:
-        """The engine answered: its breaker closes, and the retry budget grows a little."""
-        self._failures[replica.id] = 0
+    def closed_to(self, model: str, tenant: str, now_ns: int) -> tuple[str, ...]:
+        """Replicas that a tenant's requests for a model have killed connections of too often just now."""
+        trips = self._trips.get((model, tenant)) if self._trips else None
+        return tuple(name for name, trip in trips.items() if trip.open_ns > now_ns) if trips else ()
+
+    def reached(self, replica: Replica, now_ns: int) -> None:
+        """The engine began to answer: nobody need wait any longer."""
+        if replica.id not in self._suspects:
+            return
+        self._suspects.discard(replica.id)
+        engine, row = self._engines[replica.id], self._row
+        row[engine.cell + FAILURES] = row[engine.cell + OPEN_NS] = 0
+        if engine.state:
+            engine.state = engine.CLOSED
+            self._ease(replica, now_ns)
+            replica.healthy = True
+
+    def succeeded(self, replica: Replica, model: str = "", tenant: str = "", now_ns: int = 0) -> None:
+        """The engine answered to the end: its breakers close, and the retry budget grows a little."""
+        if self._suspects:
+            self.reached(replica, now_ns)
+        if self._trips and (trips := self._trips.get((model, tenant))) is not None:
+            trips.pop(replica.id, None)
+            if not trips:
+                del self._trips[model, tenant]
         if self._budget < RETRY_BUDGET_MAX:
             self._budget = min(RETRY_BUDGET_MAX, self._budget + RETRY_SHARE)
 
-    def failed(self, replica: Replica, error: EngineError, now_ns: int) -> None:
-        """The engine failed; opens the breaker when its connection failed too often in a row."""
-        if error.code not in BREAKER_CODES:
-            return
-        self._failures[replica.id] += 1
-        if self._failures[replica.id] >= BREAKER_FAILURES:
-            replica.healthy = False
-            self._open_until_ns[replica.id] = now_ns + BREAKER_OPEN_NS
+    def failed(
+        self, replica: Replica, error: EngineError, now_ns: int, model: str = "", tenant: str = ""
+    ) -> None:
+        """The engine failed; opens a breaker when its connection failed too often in a row."""
+        if error.code == UNREACHABLE:
+            self._unreachable(replica, now_ns)
+        elif error.code in BREAKER_CODES:
+            trips = self._trips.get((model, tenant))
+            if trips is None:
+                if len(self._trips) >= TRIPS_MAX:
+                    del self._trips[next(iter(self._trips))]
+                trips = self._trips[model, tenant] = {}
+            trip = trips.setdefault(replica.id, _Trip())
+            trip.failures += 1
+            if trip.failures >= BREAKER_FAILURES:
+                trip.open_ns = now_ns + BREAKER_OPEN_NS
 
     def may_retry(self) -> bool:
         """Spend one retry of the budget, if there is one."""
@@ -131,3 +261,67 @@ class Places:
         self._budget -= 1.0
         self.retries += 1
         return True
+
+    def _look_at(self, replica: Replica, now_ns: int) -> None:
+        engine = self._engines[replica.id]
+        total = sum(engine.inflight)
+        replica.inflight_requests, replica.inflight_tokens = total // ONE, total % ONE
+        if max(engine.opens) > now_ns:
+            engine.state = engine.OPEN
+            replica.healthy = False
+            self._suspects.add(replica.id)
+        elif engine.state == engine.OPEN:
+            engine.state = engine.PROBE
+            replica.healthy = True
+        if replica.id in self._easing:
+            share = eased(engine.eased_ns, now_ns)
+            replica.weight = engine.weight * share
+            if share >= 1.0:
+                self._easing.discard(replica.id)
+
+    def _unreachable(self, replica: Replica, now_ns: int) -> None:
+        row, cell = self._row, self._engines[replica.id].cell
+        self._suspects.add(replica.id)
+        if now_ns - row[cell + FAILED_NS] > BREAKER_WINDOW_NS:
+            row[cell + FAILURES] = 0
+        row[cell + FAILURES] += 1
+        row[cell + FAILED_NS] = now_ns
+        counts, times = (self._shared.over_workers(cell + what) for what in (FAILURES, FAILED_NS))
+        in_a_row = sum(
+            count for count, at_ns in zip(counts, times, strict=True) if now_ns - at_ns <= BREAKER_WINDOW_NS
+        )
+        if in_a_row >= BREAKER_FAILURES:
+            self._open(replica, now_ns)
+
+    def _open(self, replica: Replica, now_ns: int) -> None:
+        engine = self._engines[replica.id]
+        self._row[engine.cell + OPEN_NS] = now_ns + BREAKER_OPEN_NS
+        self._suspects.add(replica.id)
+        engine.state = engine.OPEN
+        replica.healthy = False
+
+    def _ease(self, replica: Replica, now_ns: int) -> None:
+        engine = self._engines[replica.id]
+        engine.eased_ns = now_ns
+        replica.weight = engine.weight * eased(now_ns, now_ns)
+        self._easing.add(replica.id)
+
+    def _continue(self, before: "Places", now_ns: int) -> None:
+        self.retries, self._budget = before.retries, before._budget
+        self._trips = before._trips
+        for replica in self.replicas:
+            known = before.by_id.get(replica.id)
+            if known is None:
+                self._ease(replica, now_ns)
+                continue
+            engine, old = self._engines[replica.id], before._engines[replica.id]
+            for name in ("running", "waiting", "kv_usage", "observed_ns", "capacity_tokens", "healthy"):
+                setattr(replica, name, getattr(known, name))
+            engine.state, engine.eased_ns = old.state, old.eased_ns
+            if replica.id in before._suspects:
+                self._suspects.add(replica.id)
+            if replica.id in before._easing:
+                self._easing.add(replica.id)
+        for replica in self.replicas:
+            self._look_at(replica, now_ns)
+        self._refreshed_ns = now_ns

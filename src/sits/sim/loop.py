@@ -175,6 +175,10 @@ class VirtualWorld:
             found = self._streams[stream] = stream_generator(self.seed, stream)
         return found
 
+    def nonce(self) -> int:
+        """64 bits of the stream `nonce`: a virtual world repeats itself, its identities too."""
+        return int(self.rng("nonce").integers(0, 2**63))
+
 
 def run_virtual(main: Callable[[VirtualWorld], Awaitable[T]], seed: int = 0) -> T:
     """Run `main(world)` on a fresh virtual loop until it returns, and return what it returned.
