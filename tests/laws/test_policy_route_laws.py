@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from sits.core.fleet import Route
 from sits.core.replica import Replica
 from sits.core.request import Request
-from sits.policy.route import route
+from sits.policy.route import pick, route
 
 NOW = 10**12
 STALE = Route().stale_after
@@ -166,3 +166,16 @@ def test_a_heavier_replica_carries_more_before_it_counts_as_fuller(factor):
     assert ask(Request(id="r", model="m"), [light, heavy], Route(), need=1000).choice == "b"
     full = replica("b", inflight_tokens=2000 * factor, weight=float(factor))
     assert ask(Request(id="r", model="m"), [light, full], Route(), need=1000).choice == "a"
+
+
+@given(
+    REQUESTS,
+    FLEETS,
+    ROUTES,
+    st.integers(0, 10**6),
+    st.none() | st.integers(0, 9),
+    st.sets(st.sampled_from(["e0", "e1", "e2"])),
+)
+def test_the_quick_choice_is_the_explained_one(request_, fleet, config, need, turn, tried):
+    quick = pick(request_, fleet, config, need, NOW, turn, tried)
+    assert quick == ask(request_, fleet, config, need, turn=turn, tried=tried).choice

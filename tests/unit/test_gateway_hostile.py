@@ -88,7 +88,7 @@ async def test_a_bug_in_reading_is_answered_and_counted_too(monkeypatch):
     async with House() as house:
         told = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
-        monkeypatch.setattr(house.server, "_read", broken)
+        monkeypatch.setattr(house.server, "_request", broken)
         assert said(await house.raw(post(CHAT, connection="close"))) == (500, "bug")
         assert isinstance(told[0], ZeroDivisionError)
         assert house.gateway.counts["failed"] == house.gateway.offered == 1

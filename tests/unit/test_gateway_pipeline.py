@@ -71,11 +71,11 @@ class Answer:
         assert not self.status
         self.status, self.content_type, self.headers = status, content_type, dict(headers)
 
-    async def write(self, data):
+    def write(self, data):
         assert self.status
         self.data += data
 
-    async def finish(self):
+    def finish(self):
         self.finished = True
 
     def abort(self):
@@ -132,7 +132,11 @@ class House:
         timeline.mark(PARSED, self.world.now_ns())
         answer = answer or Answer()
         exchange = await self.gateway.handle(
-            request, timeline, answer, credential=credential, problem=problem
+            request,
+            timeline,
+            answer,
+            headers={b"authorization": credential} if credential else {},
+            problem=problem,
         )
         self.check()
         return answer, exchange
@@ -190,7 +194,8 @@ async def test_a_stream_passes_through_and_is_marked_in_order(world):
         2,
     )
     assert row["arm"] == "stable"
-    assert [d.policy for d in exchange.decisions] == ["release", "route", "admit"]
+    assert exchange.admitted_on == (0, 0, world.now_ns() - 10 * MS)
+    assert exchange.routed_on == (world.now_ns() - 10 * MS, 0, [0])
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -57,10 +57,10 @@ class _Silence:
     def start(self, status: int, content_type: bytes, headers: Headers = ()) -> None:
         """Nothing to keep."""
 
-    async def write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         """Taken."""
 
-    async def finish(self) -> None:
+    def finish(self) -> None:
         """Done."""
 
     def abort(self) -> None:

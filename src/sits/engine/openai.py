@@ -20,7 +20,6 @@ Deliberately absent: retries across engines (the pipeline's), proxies, HTTP/2, r
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
 from sits.core.errors import ConfigError, EngineError, EngineTimeoutError
@@ -199,6 +198,7 @@ class OpenAIEngine:
         return chunk
 
     def broken(self, error: ClosedError | TimeoutError, when: str) -> EngineError:
+        """The error that stands for a connection that ended or was silent."""
         if isinstance(error, ClosedError):
             return self.failed("engine_garbage" if error.garbage else "engine_died", f"{when}: {error}")
         shown = show_duration(self.first_byte_timeout)
@@ -206,6 +206,7 @@ class OpenAIEngine:
         return EngineTimeoutError(text, code="engine_timeout")
 
     def failed(self, code: str, what: str) -> EngineError:
+        """An error of this engine."""
         return EngineError(f"engine {self.name!r} at {self.url} {what}", code=code)
 
 
@@ -248,7 +249,9 @@ class _Answer:
                     reader.end(cut=connection.ends_with_connection)
         except (ClosedError, TimeoutError) as error:
             self._end()
-            if self._reader is None or not self._reader.done:  # else all was said, only the frame around it did not end
+            if (
+                self._reader is None or not self._reader.done
+            ):  # else all was said, only the frame around it did not end
                 raise self._engine.broken(error, "died in mid-answer") from None
             raise StopAsyncIteration from None
         except BaseException:

@@ -22,17 +22,21 @@ from sits.core.errors import SitsError
 from sits.core.units import SECOND
 from sits.gateway.exchange import Headers
 from sits.gateway.http import (
+    CLOSES,
     CONTINUE,
+    HEAD_END,
     LAST_CHUNK,
     Continue,
     Event,
     HttpReader,
     Incoming,
-    chunk,
+    ProtocolError,
     error_answer,
     head,
+    status_line,
 )
 from sits.gateway.openai_api import PARSERS
+from sits.gateway.strand import Strand
 
 if TYPE_CHECKING:
     from sits.gateway.server import Server
@@ -52,13 +56,12 @@ LINGER_NS = 2 * SECOND
 class HttpSink:
     """The answer of one exchange on a connection."""
 
-    __slots__ = ("_connection", "_head", "_ids", "_parts", "_streaming", "chunked", "close")
+    __slots__ = ("_connection", "_head", "_parts", "_streaming", "chunked", "close")
 
     def __init__(self, connection: "Connection", request_id: str, *, close: bool, chunked: bool) -> None:
         self._connection = connection
         name = request_id.encode()
-        self._ids: list[tuple[bytes, bytes]] = [(b"x-request-id", name), (b"x-sits-decision-id", name)]
-        self._head: tuple[int, bytes] = (0, b"")
+        self._head = b"\r\nx-request-id: %b\r\nx-sits-decision-id: %b" % (name, name)
         self._parts: list[bytes] = []
         self._streaming = False
         self.close = close
@@ -66,49 +69,45 @@ class HttpSink:
 
     def start(self, status: int, content_type: bytes, headers: Headers = ()) -> None:
         """Prepare the head; it leaves with the first piece of the body."""
-        self._ids += headers
-        self._head = (status, content_type)
+        fields = b"".join([b"\r\n%b: %b" % field for field in headers])
+        self._head = b"%bcontent-type: %b%b%b" % (status_line(status), content_type, self._head, fields)
         self._streaming = content_type.startswith(b"text/event-stream")
         if self._streaming:
             self.close = self.close or not self.chunked or self._connection.server.draining
-            self._parts.append(self._head_bytes(None))
+            framing = b"\r\ntransfer-encoding: chunked" if self.chunked else b""
+            self._parts.append(self._head + framing + (CLOSES if self.close else HEAD_END))
 
-    async def write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> "asyncio.Future[None] | None":
         """Send a piece of a stream; keep a piece of a plain answer until its length is known."""
         if not self._streaming:
             self._parts.append(data)
-            return
-        piece = chunk(data) if self.chunked else data
+            return None
+        if not data:  # an empty chunk would end the body
+            return None
+        piece = b"%x\r\n%b\r\n" % (len(data), data) if self.chunked else data
         if self._parts:
             piece = self._parts.pop() + piece
         connection = self._connection
         connection.transport.write(piece)
-        if connection.paused is not None:
-            await connection.paused
+        return connection.paused
 
-    async def finish(self) -> None:
+    def finish(self) -> "asyncio.Future[None] | None":
         """Send what ends the answer."""
-        connection = self._connection
+        connection, parts = self._connection, self._parts
         if self._streaming:
             if self.chunked:
-                self._parts.append(LAST_CHUNK)
-            connection.transport.write(b"".join(self._parts))
-        else:
-            self.close = self.close or connection.server.draining
-            body = b"".join(self._parts)
-            connection.transport.write(self._head_bytes(len(body)) + body)
-        if connection.paused is not None:
-            await connection.paused
+                parts.append(LAST_CHUNK)
+            connection.transport.write(b"".join(parts))
+            return connection.paused
+        self.close = self.close or connection.server.draining
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        ending = CLOSES if self.close else HEAD_END
+        connection.transport.write(b"%b\r\ncontent-length: %d%b%b" % (self._head, len(body), ending, body))
+        return connection.paused
 
     def abort(self) -> None:
         """Cut the connection: the length promised, or the last chunk, will be missing."""
         self._connection.transport.abort()
-
-    def _head_bytes(self, length: int | None) -> bytes:
-        status, content_type = self._head
-        return head(
-            status, content_type, length=length, headers=self._ids, close=self.close, chunked=self.chunked
-        )
 
 
 class Connection(asyncio.Protocol):
@@ -123,7 +122,8 @@ class Connection(asyncio.Protocol):
         self.paused_ns = 0
         self.since_ns = server.now_ns()
         self._queue: deque[Event] = deque()
-        self.task: asyncio.Task[None] | None = None
+        self.task: Strand | None = None
+        self._answering: tuple[HttpSink, SitsError | None] | None = None
         self._reading = True
 
     # -- what the loop tells us ----------------------------------------------------------------------------------
@@ -185,7 +185,12 @@ class Connection(asyncio.Protocol):
     # -- one request after the other -----------------------------------------------------------------------------
 
     def _next(self) -> None:
-        while self._queue and self.task is None and self.paused is None and not self.transport.is_closing():
+        while (
+            self._queue
+            and self._answering is None
+            and self.paused is None
+            and not self.transport.is_closing()
+        ):
             event = self._queue.popleft()
             if isinstance(event, Incoming):
                 self._serve(event, None)
@@ -212,9 +217,11 @@ class Connection(asyncio.Protocol):
     def _serve(self, incoming: Incoming, problem: SitsError | None) -> None:
         path = incoming.path
         if path in PARSERS and incoming.method == b"POST":
-            work = self.server.exchange(self, incoming, path, problem)
-            self.task = self.server.loop.create_task(work)
-            self.task.add_done_callback(self._done)
+            sink, problem, work = self.server.exchange(self, incoming, path, problem)
+            self._answering = (sink, problem)
+            strand = Strand(work, self._done)
+            if not strand.ended:
+                self.task = strand
             return
         close = not incoming.keep_alive or self.server.draining
         try:
@@ -234,17 +241,21 @@ class Connection(asyncio.Protocol):
         if close:
             self.transport.close()
 
-    def _done(self, task: "asyncio.Task[None]") -> None:
-        self.task = None
+    def _done(self, error: BaseException | None) -> None:
+        assert self._answering is not None
+        waited = self.task is not None  # else `_next` itself called, and goes on with the next one
+        (sink, problem), self._answering, self.task = self._answering, None, None
         self.since_ns = self.server.now_ns()
-        if task.cancelled():
+        if isinstance(error, asyncio.CancelledError):
             self.transport.abort()
-        elif task.exception() is not None:
+        elif error is not None:
             self.transport.abort()
-            self.server.loop.call_exception_handler(
-                {"message": "bug in the server", "exception": task.exception()}
-            )
-        elif not self.transport.is_closing():
+            self.server.loop.call_exception_handler({"message": "bug in the server", "exception": error})
+        elif isinstance(problem, ProtocolError):
+            self.linger()
+        elif sink.close or self.server.draining:
+            self.transport.close()
+        elif waited and self._queue:
             self._next()
 
 

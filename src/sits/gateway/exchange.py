@@ -1,15 +1,17 @@
 """An Exchange: one request on its way through the gateway, and the three seams around it.
 
 `Sink` is where the answer goes (a socket, a simulated client, a list in a test), `Recorder` where the finished row
-goes, `Cpu` what the gateway's own work costs.  A live gateway simply burns its CPU, so `FreeCpu` charges nothing; a
-simulated one charges a virtual core.
+goes, `Cpu` what the gateway's own work costs.  A live gateway simply burns its CPU and has none; a simulated one charges a
+virtual core.
 
 Rules: an Exchange ends in exactly one outcome, set once: `completed`, `failed`, `cancelled` or `refused`.
 Deliberately absent: behaviour.  What happens to an Exchange is the list in `gateway.pipeline`.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
 
 from sits.core.decision import Decision
 from sits.core.errors import SitsError
@@ -27,15 +29,19 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class Sink(Protocol):
-    """Where one answer goes.  Calls come in this order: `start`, `write`..., then `finish` or `abort`."""
+    """Where one answer goes.  Calls come in this order: `start`, `write`..., then `finish` or `abort`.
+
+    `write` and `finish` return None, or what to await before going on (back-pressure): most pieces need no waiting, and
+    a coroutine for each would cost more than the piece.
+    """
 
     def start(self, status: int, content_type: bytes, headers: Headers = ()) -> None:
         """Begin the answer; nothing needs to be sent yet."""
 
-    async def write(self, data: bytes) -> None:
-        """Hand over a piece; returns when there is room for more (back-pressure)."""
+    def write(self, data: bytes) -> Awaitable[None] | None:
+        """Hand over a piece; there is room for more when what it returned is over."""
 
-    async def finish(self) -> None:
+    def finish(self) -> Awaitable[None] | None:
         """The answer is complete."""
 
     def abort(self) -> None:
@@ -73,13 +79,6 @@ class Cpu(Protocol):
         """Occupy the core for `ns`; returns when the work is done."""
 
 
-class FreeCpu:
-    """A live gateway: the work itself is the cost."""
-
-    async def spend(self, ns: int) -> None:
-        """Nothing to charge."""
-
-
 class NoRecorder:
     """Keeps nothing."""
 
@@ -87,67 +86,38 @@ class NoRecorder:
         """Drop the row."""
 
 
-class Exchange:
-    """One request, what was decided about it, and how it went."""
+class Exchange(msgspec.Struct):
+    """One request, what was decided about it, and how it went.
 
-    __slots__ = (
-        "answered",
-        "arm",
-        "cached_tokens",
-        "credential",
-        "decisions",
-        "detail",
-        "model",
-        "need_tokens",
-        "outcome",
-        "output_tokens",
-        "preemptions",
-        "problem",
-        "prompt_tokens",
-        "replica",
-        "request",
-        "sink",
-        "started",
-        "status",
-        "streaming",
-        "taken",
-        "tenant",
-        "timeline",
-        "tried",
-    )
+    `answered`: the client has all of the answer; `taken`: where it counts as in flight; `tried`: replicas that failed it;
+    `routed_on`, `admitted_on`: what the policies saw, for the decision record.
+    """
 
-    def __init__(
-        self,
-        request: Request,
-        timeline: Timeline,
-        sink: Sink,
-        *,
-        credential: bytes | None = None,
-        problem: SitsError | None = None,
-    ) -> None:
-        self.request = request
-        self.timeline = timeline
-        self.sink = sink
-        self.credential = credential
-        self.problem = problem
-        self.model = request.model
-        self.tenant = request.tenant
-        self.arm = ""
-        self.need_tokens = 0
-        self.decisions: list[Decision] = []
-        self.replica: Replica | None = None
-        self.taken: Replica | None = None
-        self.tried: tuple[str, ...] = ()
-        self.started = False
-        self.answered = False
-        self.streaming = False
-        self.outcome = ""
-        self.status = 0
-        self.detail = ""
-        self.prompt_tokens = request.prompt_tokens
-        self.output_tokens = 0
-        self.cached_tokens = 0
-        self.preemptions = 0
+    request: Request
+    timeline: Timeline
+    sink: Sink
+    headers: Mapping[bytes, bytes]
+    problem: SitsError | None
+    model: str
+    tenant: str
+    arm: str = ""
+    need_tokens: int = 0
+    routed_on: tuple[Any, ...] = ()
+    admitted_on: tuple[Any, ...] = ()
+    window: Decision | None = None
+    replica: Replica | None = None
+    taken: Replica | None = None
+    tried: tuple[str, ...] = ()
+    started: bool = False
+    answered: bool = False
+    streaming: bool = False
+    outcome: str = ""
+    status: int = 0
+    detail: str = ""
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    preemptions: int = 0
 
     def end(self, outcome: str, status: int, detail: str = "") -> None:
         """Set the outcome; the first one stands."""

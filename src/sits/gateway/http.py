@@ -26,6 +26,9 @@ from sits.core.errors import CallerError, SitsError
 
 REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 LAST_CHUNK = b"0\r\n\r\n"
+HEAD_END = b"\r\n\r\n"
+CLOSES = b"\r\nconnection: close\r\n\r\n"
+"""The two ends of an answer's head."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _STATUS_LINES = {code: b"HTTP/1.1 %d %s\r\n" % (code, reason) for code, reason in REASONS.items()}
 LENGTH_DIGITS = 18
@@ -264,32 +267,26 @@ class HttpReader:
         self._events.append(Refusal(error, self._request, self._recv_ns or self._now_ns))
 
 
+def status_line(status: int) -> bytes:
+    """The first line of an answer, with its line end."""
+    return _STATUS_LINES.get(status) or b"HTTP/1.1 %d Status\r\n" % status
+
+
 def head(
     status: int,
     content_type: bytes,
     *,
-    length: int | None,
+    length: int,
     headers: Iterable[tuple[bytes, bytes]] = (),
     close: bool = False,
-    chunked: bool = True,
 ) -> bytes:
-    """The head of an answer: `length` bytes of body, or (None) chunks, or (not `chunked`) until the connection ends."""
-    parts = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d Status\r\n" % status, b"content-type: ", content_type]
+    """The head of an answer with `length` bytes of body."""
+    parts = [status_line(status), b"content-type: ", content_type]
     for name, value in headers:
         parts += (b"\r\n", name, b": ", value)
-    if length is not None:
-        parts.append(b"\r\ncontent-length: %d" % length)
-    elif chunked:
-        parts.append(b"\r\ntransfer-encoding: chunked")
-    if close:
-        parts.append(b"\r\nconnection: close")
-    parts.append(b"\r\n\r\n")
+    parts.append(b"\r\ncontent-length: %d" % length)
+    parts.append(CLOSES if close else HEAD_END)
     return b"".join(parts)
-
-
-def chunk(data: bytes) -> bytes:
-    """One chunk of a chunked body; empty data is no chunk, because an empty one would end the body."""
-    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
 
 
 def error_answer(error: SitsError, *, close: bool, headers: Iterable[tuple[bytes, bytes]] = ()) -> bytes:

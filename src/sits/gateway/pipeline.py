@@ -1,7 +1,7 @@
 """The live path as a visible list: what happens to a request between its last byte in and its answer out.
 
-`PIPELINE` is the order.  Each stage has one shape, `async (gateway, exchange) -> None`, and ends a request early by
-raising an error of `core.errors`.  Decisions come from `policy.*`; time, engines, CPU and the recorder are given, so
+`PIPELINE` is the order.  Each stage has one shape, `(gateway, exchange) -> None`, or what to await before the next one (only
+the window and the engine make a request wait), and ends a request early by raising an error of `core.errors`.  Decisions come from `policy.*`; time, engines, CPU and the recorder are given, so
 the same list runs on sockets, in a simulation on a virtual loop, and in a replay.
 
 Rules:
@@ -39,15 +39,15 @@ from sits.core.ports import Engine, World
 from sits.core.request import Chunk, Request
 from sits.core.timeline import Timeline
 from sits.core.units import SECOND
-from sits.gateway.exchange import CLIENT_LEFT, OUTCOMES, Cpu, Exchange, FreeCpu, NoRecorder, Recorder, Sink
+from sits.gateway.exchange import CLIENT_LEFT, OUTCOMES, Cpu, Exchange, NoRecorder, Recorder, Sink
 from sits.gateway.holding import Holder
 from sits.gateway.keys import Keys
 from sits.gateway.metrics import Metrics
 from sits.gateway.openai_api import with_model
 from sits.gateway.places import Places, catalog, replicas_of
-from sits.policy.admit import admit as decide_admission
+from sits.policy.admit import refusal
 from sits.policy.release import assign
-from sits.policy.route import route
+from sits.policy.route import pick, route
 
 UNKNOWN_OUTPUT_TOKENS = 256
 """What a request without an output limit is counted as, tokens; an accounting guess, not a limit."""
@@ -56,23 +56,23 @@ ASSIGNED_MAX = 16_384
 ASSIGNED_CHARACTERS = 256
 """Release assignments remembered, and the longest unit of one: callers choose it.  They are cheap to find again."""
 
+NO_HEADERS: Mapping[bytes, bytes] = {}
 ENGINE_POINTS = range(DISPATCHED + 1, FIRST_TOKEN)
 SSE = b"text/event-stream; charset=utf-8"
 JSON = b"application/json"
 
 
-async def authorize(gateway: "Gateway", exchange: Exchange) -> None:
+def authorize(gateway: "Gateway", exchange: Exchange) -> None:
     """Who is it, and could the request be understood at all?  An unknown caller learns nothing else."""
-    exchange.tenant = gateway.keys.tenant(exchange.credential, exchange.tenant)
+    exchange.tenant = gateway.keys.tenant(exchange.headers.get(b"authorization"), exchange.tenant)
     if exchange.problem is not None:
         raise exchange.problem
     exchange.timeline.mark(AUTHORIZED, gateway.world.now_ns())
 
 
-async def assign_release(gateway: "Gateway", exchange: Exchange) -> None:
+def assign_release(gateway: "Gateway", exchange: Exchange) -> None:
     """Which arm of the release does the unit belong to?  An arm may ask engines for another model name."""
     decision = gateway.assigned(exchange.request.unit or exchange.tenant)
-    exchange.decisions.append(decision)
     exchange.arm = decision.choice
     name = gateway.arm_models[decision.choice]
     if name and name != exchange.model:
@@ -82,46 +82,48 @@ async def assign_release(gateway: "Gateway", exchange: Exchange) -> None:
         )
 
 
-async def choose_replica(gateway: "Gateway", exchange: Exchange) -> None:
+def choose_replica(gateway: "Gateway", exchange: Exchange) -> None:
     """Which replica?  Filter, score, pick."""
     request = exchange.request
     exchange.need_tokens = request.prompt_tokens + (request.output_tokens_max or UNKNOWN_OUTPUT_TOKENS)
-    decision = gateway.choose(exchange)
-    if decision.outcome != "chosen":
-        raise _no_replica(exchange, decision)
-    exchange.replica = gateway.places.by_id[decision.choice]
+    choice = gateway.choose(exchange)
+    if not choice:
+        raise _no_replica(exchange, gateway.why_none(exchange))
+    exchange.replica = gateway.places.by_id[choice]
     exchange.timeline.mark(ROUTED, gateway.world.now_ns())
 
 
-async def admit(gateway: "Gateway", exchange: Exchange) -> None:
+def admit(gateway: "Gateway", exchange: Exchange) -> None:
     """Is there room?  From here on the request counts as in flight."""
-    limits = gateway.fleet.policy.admit
-    decision = decide_admission(
+    places, limits = gateway.places, gateway.fleet.policy.admit
+    now_ns = gateway.world.now_ns()
+    exchange.admitted_on = (places.inflight_requests, places.inflight_tokens, now_ns)
+    refused = refusal(
         limits,
-        inflight_requests=gateway.places.inflight_requests,
-        inflight_tokens=gateway.places.inflight_tokens,
-        need_tokens=exchange.need_tokens,
-        deadline_ns=exchange.request.deadline_ns,
-        now_ns=gateway.world.now_ns(),
+        places.inflight_requests,
+        places.inflight_tokens,
+        exchange.need_tokens,
+        exchange.request.deadline_ns,
+        now_ns,
     )
-    exchange.decisions.append(decision)
-    if decision.outcome != "admitted":
-        wait_ns = decision.reasons.get("retry_after_ns")
+    if refused:
+        late = refused == "refused_deadline"
         raise CapacityError(
-            f"the gateway is full: {decision.outcome}"
-            if wait_ns
-            else "the answer would come after its deadline",
-            code=decision.outcome,
-            retry_after_s=wait_ns / SECOND if wait_ns else None,
+            "the answer would come after its deadline" if late else f"the gateway is full: {refused}",
+            code=refused,
+            retry_after_s=None if late else limits.retry_after / SECOND,
         )
     gateway.take(exchange)
 
 
-async def hold_in_window(gateway: "Gateway", exchange: Exchange) -> None:
+def hold_in_window(gateway: "Gateway", exchange: Exchange) -> Awaitable[None] | None:
     """Wait for company, if the engine in question batches by call."""
+    return _hold(gateway, exchange) if gateway.windowed else None
+
+
+async def _hold(gateway: "Gateway", exchange: Exchange) -> None:
     assert exchange.replica is not None
-    if gateway.fleet.policy.window.kind != "none":
-        exchange.decisions.append(await gateway.holders[exchange.replica.id].hold())
+    exchange.window = await gateway.holders[exchange.replica.id].hold()
 
 
 async def forward(gateway: "Gateway", exchange: Exchange) -> None:
@@ -140,7 +142,7 @@ async def forward(gateway: "Gateway", exchange: Exchange) -> None:
             return
 
 
-Stage = Callable[["Gateway", Exchange], Awaitable[None]]
+Stage = Callable[["Gateway", Exchange], Awaitable[None] | None]
 
 PIPELINE: tuple[Stage, ...] = (authorize, assign_release, choose_replica, admit, hold_in_window, forward)
 """The order, to be read top to bottom."""
@@ -151,7 +153,7 @@ class Gateway:
 
     Args:
         world: clock; fleet: the configuration; engines: by the names used in the fleet.
-        recorder: gets one row a request; cpu: what the gateway's own work costs.
+        recorder: gets one row a request; cpu: what the gateway's own work costs, where that is not simply burnt.
 
     `counts` is finished requests by outcome; `offered - sum(counts)` are still inside.
 
@@ -169,12 +171,13 @@ class Gateway:
         self.fleet = fleet
         self.engines = engines
         self.recorder: Recorder = NoRecorder() if recorder is None else recorder
-        self.cpu: Cpu = FreeCpu() if cpu is None else cpu
+        self.cpu = cpu
         self.keys = Keys(fleet.gateway.keys)
         self.places = Places(replicas_of(fleet, engines))
         self.catalog = catalog(self.places.replicas)
         self.arm_models = {arm.name: arm.model for arm in fleet.policy.release.arms}
         self.holders = {name: Holder(fleet.policy.window, world) for name in self.places.by_id}
+        self.windowed = fleet.policy.window.kind != "none"
         self.metrics = Metrics()
         self.offered = 0
         self.counts = dict.fromkeys(OUTCOMES, 0)
@@ -188,25 +191,31 @@ class Gateway:
         timeline: Timeline,
         sink: Sink,
         *,
-        credential: bytes | None = None,
+        headers: Mapping[bytes, bytes] = NO_HEADERS,
         problem: SitsError | None = None,
     ) -> Exchange:
         """Answer `request` into `sink`; returns when the answer is flushed.
 
-        The caller has marked points 0 and 1.  `credential` is the Authorization header's value; `problem` is what made
-        the request unreadable, to be answered (and recorded) like any other refusal.
+        The caller has marked points 0 and 1.  `headers` are the request's, by lower-case name; `problem` is what made
+        it unreadable, to be answered (and recorded) like any other refusal.
 
         Raises:
             CancelledError: the caller cancelled, because the client left; the exchange is recorded all the same.
 
         """
-        exchange = Exchange(request, timeline, sink, credential=credential, problem=problem)
+        exchange = Exchange(request, timeline, sink, headers, problem, request.model, request.tenant)
+        exchange.prompt_tokens = request.prompt_tokens
         self.offered += 1
         try:
             for stage in PIPELINE:
-                await stage(self, exchange)
-            await self.cpu.spend(self._after_ns)
-            await sink.finish()
+                waiting = stage(self, exchange)
+                if waiting is not None:
+                    await waiting
+            if self.cpu is not None:
+                await self.cpu.spend(self._after_ns)
+            waiting = sink.finish()
+            if waiting is not None:
+                await waiting
             timeline.mark(SENT, self.world.now_ns())
             exchange.end("completed", exchange.status)
         except asyncio.CancelledError as error:
@@ -238,22 +247,33 @@ class Gateway:
                 self._assigned[unit] = decision
         return decision
 
-    def choose(self, exchange: Exchange) -> Decision:
-        """Ask the routing policy, and keep its decision."""
+    def choose(self, exchange: Exchange) -> str:
+        """Ask the routing policy; empty when there is no replica to choose.  What it saw is kept."""
         now_ns = self.world.now_ns()
-        self.places.refresh(now_ns)
-        decision = route(
+        places = self.places
+        places.refresh(now_ns)
+        turn, self._turn = self._turn, self._turn + 1
+        exchange.routed_on = (now_ns, turn, [replica.inflight_tokens for replica in places.replicas])
+        return pick(
+            exchange.request,
+            places.replicas,
+            self.fleet.policy.route,
+            exchange.need_tokens,
+            now_ns,
+            turn,
+            exchange.tried,
+        )
+
+    def why_none(self, exchange: Exchange) -> Decision:
+        """The decision behind an empty choice, with its reasons."""
+        return route(
             exchange.request,
             self.places.replicas,
             self.fleet.policy.route,
             need_tokens=exchange.need_tokens,
-            now_ns=now_ns,
-            turn=self._turn,
+            now_ns=self.world.now_ns(),
             tried=exchange.tried,
         )
-        self._turn += 1
-        exchange.decisions.append(decision)
-        return decision
 
     def take(self, exchange: Exchange) -> None:
         """Count the exchange as in flight at its replica."""
@@ -273,13 +293,13 @@ class Gateway:
         if exchange.started or exchange.tried or isinstance(error, EngineTimeoutError):
             return False
         exchange.tried = (exchange.replica.id,)
-        decision = self.choose(exchange)
-        if decision.outcome != "chosen" or not self.places.may_retry():
+        choice = self.choose(exchange)
+        if not choice or not self.places.may_retry():
             return False
         for point in ENGINE_POINTS:
             exchange.timeline.mark(point, 0, Exactness.MISSING)
         self.let_go(exchange)
-        exchange.replica = self.places.by_id[decision.choice]
+        exchange.replica = self.places.by_id[choice]
         self.take(exchange)
         return True
 
@@ -303,13 +323,17 @@ class Gateway:
                 JSON,
                 () if wait_s is None else ((b"retry-after", b"%d" % max(1, round(wait_s))),),
             )
-            await sink.write(body)
+            waiting = sink.write(body)
         elif exchange.streaming:
-            await sink.write(b"data: " + body + b"\n\n")
+            waiting = sink.write(b"data: " + body + b"\n\n")
         else:
             sink.abort()
             return
-        await sink.finish()
+        if waiting is not None:
+            await waiting
+        waiting = sink.finish()
+        if waiting is not None:
+            await waiting
         exchange.timeline.mark(SENT, self.world.now_ns())
 
     def _settle(self, exchange: Exchange) -> None:
@@ -347,7 +371,9 @@ async def _relay(gateway: Gateway, exchange: Exchange) -> None:
             if not exchange.started:
                 _start(exchange, chunk)
             if chunk.data:
-                await write(chunk.data)
+                waiting = write(chunk.data)
+                if waiting is not None:
+                    await waiting
             if chunk.tokens:
                 last_ns = now_ns()
                 if not tokens and exchange.streaming:

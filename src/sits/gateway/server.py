@@ -14,9 +14,9 @@ Deliberately absent: TLS (terminate it in front), several processes on one port,
 import asyncio
 import gc
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from hashlib import blake2b
-from typing import cast
+from typing import Any, cast
 
 from sits.core.breakpoints import API_RECV, PARSED
 from sits.core.errors import BugError, CallerError, SitsError, UnknownError
@@ -25,12 +25,13 @@ from sits.core.request import Request
 from sits.core.timeline import Timeline
 from sits.core.units import SECOND
 from sits.gateway.connection import Connection, HttpSink
+from sits.gateway.exchange import Exchange
 from sits.gateway.http import (
     Incoming,
     ProtocolError,
     error_answer,
 )
-from sits.gateway.openai_api import PARSERS, Parsed, models_page
+from sits.gateway.openai_api import PARSERS, models_page
 from sits.gateway.pipeline import Gateway
 from sits.gateway.trace import Ids, continued
 
@@ -42,12 +43,15 @@ SWEEP_NS = 5 * SECOND
 
 BACKLOG = 4096
 
+DRAIN_POLL_S = 0.01
+
 DEADLINE_DIGITS = 15
 
 GC_THRESHOLDS = (20_000, 20, 20)
 """Requests free what they take by reference counts; only closed connections are cycles, so collections can be rare.
 Python's 700 costs a fifth of the CPU of a plain request."""
 
+_ENDPOINTS = {path: path.decode() for path in PARSERS}
 _JSON = b"application/json"
 _PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -138,36 +142,39 @@ class Server:
         for engine in self.gateway.engines.values():
             await engine.close()
 
-    async def exchange(
+    def exchange(
         self, connection: Connection, incoming: Incoming, path: bytes, problem: SitsError | None
-    ) -> None:
-        """One request through the pipeline."""
-        headers = incoming.headers
+    ) -> tuple[HttpSink, SitsError | None, Coroutine[Any, Any, Exchange]]:
+        """One request made ready for the pipeline: where its answer goes, what is wrong with it, and the work to run."""
         request_id = self._ids.new()
         timeline = Timeline()
         timeline.mark(API_RECV, incoming.recv_ns)
-        request = Request(
-            id=request_id,
-            model="",
-            endpoint=path.decode(),
-            stream=False,
-            arrival_ns=incoming.recv_ns,
-            traceparent=continued(headers.get(b"traceparent"), request_id),
-            body=incoming.body,
-        )
+        request = None
         if problem is None:
-            problem = self._read_or_refuse(request, incoming, path)
+            try:
+                request = self._request(request_id, incoming, path)
+            except CallerError as error:
+                problem = error
+            except Exception as error:  # noqa: BLE001  (before the pipeline's fence: the request would be lost without an answer)
+                self.loop.call_exception_handler(
+                    {"message": f"bug while reading request {request_id}", "exception": error}
+                )
+                problem = BugError("internal error", code="bug")
+        if request is None:
+            request = Request(
+                id=request_id,
+                model="",
+                endpoint=path.decode(),
+                stream=False,
+                arrival_ns=incoming.recv_ns,
+                body=incoming.body,
+            )
         timeline.mark(PARSED, self.now_ns())
         sink = HttpSink(
             connection, request_id, close=not incoming.keep_alive, chunked=incoming.version == "1.1"
         )
-        await self.gateway.handle(
-            request, timeline, sink, credential=headers.get(b"authorization"), problem=problem
-        )
-        if isinstance(problem, ProtocolError):
-            connection.linger()
-        elif sink.close or self.draining:
-            connection.transport.close()
+        work = self.gateway.handle(request, timeline, sink, headers=incoming.headers, problem=problem)
+        return sink, problem, work
 
     def page(self, incoming: Incoming, path: bytes) -> tuple[int, bytes, bytes]:
         """Status, content type and body of the pages that are not exchanges.
@@ -189,40 +196,35 @@ class Server:
             self.gateway.keys.tenant(incoming.headers.get(b"authorization"), "default")
         return self._pages[path]()
 
-    def _read_or_refuse(self, request: Request, incoming: Incoming, path: bytes) -> SitsError | None:
-        """Fill `request`; what is wrong with it otherwise.  A bug of ours in reading is answered and recorded like any other."""
-        try:
-            self._read(request, incoming, PARSERS[path](incoming.body))
-        except CallerError as error:
-            return error
-        except Exception as error:  # noqa: BLE001  (before the pipeline's fence: the request would be lost without an answer)
-            self.loop.call_exception_handler(
-                {"message": f"bug while reading request {request.id}", "exception": error}
-            )
-            return BugError("internal error", code="bug")
-        return None
-
-    def _read(self, request: Request, incoming: Incoming, parsed: Parsed) -> None:
-        """Fill `request` with what body and headers say."""
-        request.model, request.adapter = self.gateway.catalog.get(parsed.model, (parsed.model, ""))
-        request.stream = parsed.stream
-        request.prompt_tokens = parsed.prompt_tokens
-        request.output_tokens_max = parsed.output_tokens_max
+    def _request(self, request_id: str, incoming: Incoming, path: bytes) -> Request:
+        """What body and headers say.  Raises CallerError."""
+        headers = incoming.headers
+        parsed = PARSERS[path](incoming.body)
+        model, adapter = self.gateway.catalog.get(parsed.model, (parsed.model, ""))
+        unit = ""
         if self._unit == "user":
-            request.unit = parsed.user
+            unit = parsed.user
         elif self._unit == "session":
-            request.unit = incoming.headers.get(b"x-sits-session", b"").decode("latin-1")
+            unit = headers.get(b"x-sits-session", b"").decode("latin-1")
+        prefix = ""
         if self._prefixes and parsed.prefix:
-            request.prefix = blake2b(parsed.prefix, digest_size=16).hexdigest()
-        within = incoming.headers.get(b"x-sits-deadline-ms")
-        if within is not None:
-            if not within.isdigit() or len(within) > DEADLINE_DIGITS:
-                raise CallerError(
-                    f"x-sits-deadline-ms is {within[:40].decode('latin-1')!r}",
-                    field="x-sits-deadline-ms",
-                    hint=f"milliseconds from now, a whole number of at most {DEADLINE_DIGITS} digits",
-                )
-            request.deadline_ns = incoming.recv_ns + int(within) * 1_000_000
+            prefix = blake2b(parsed.prefix, digest_size=16).hexdigest()
+        within = headers.get(b"x-sits-deadline-ms")
+        return Request(
+            id=request_id,
+            model=model,
+            adapter=adapter,
+            unit=unit,
+            endpoint=_ENDPOINTS[path],
+            stream=parsed.stream,
+            prompt_tokens=parsed.prompt_tokens,
+            output_tokens_max=parsed.output_tokens_max,
+            prefix=prefix,
+            arrival_ns=incoming.recv_ns,
+            deadline_ns=0 if within is None else incoming.recv_ns + _deadline_ns(within),
+            traceparent=continued(headers.get(b"traceparent"), request_id),
+            body=incoming.body,
+        )
 
     def _ready(self) -> tuple[int, bytes, bytes]:
         self.gateway.places.refresh(self.now_ns())
@@ -237,9 +239,10 @@ class Server:
 
     async def _finish(self, within_s: float) -> None:
         """Wait for the running exchanges, for so long."""
-        running = [connection.task for connection in self.connections if connection.task is not None]
-        if running:
-            await asyncio.wait(running, timeout=within_s)
+        until_ns = self.now_ns() + round(within_s * SECOND)
+        # a poll, while draining only: strands have no future to wait for, and need none otherwise
+        while self.now_ns() < until_ns and any(c.task for c in self.connections):  # noqa: ASYNC110
+            await asyncio.sleep(DRAIN_POLL_S)
 
     def _sweep(self) -> None:
         """Close connections that have been silent, slow with a request, or not reading, for too long."""
@@ -260,6 +263,17 @@ class Server:
                     connection.transport.write(error_answer(late, close=True))
                 connection.transport.close()
         self._sweeper = self.loop.call_later(SWEEP_NS / SECOND, self._sweep)
+
+
+def _deadline_ns(within: bytes) -> int:
+    """The caller's patience, ns."""
+    if not within.isdigit() or len(within) > DEADLINE_DIGITS:
+        raise CallerError(
+            f"x-sits-deadline-ms is {within[:40].decode('latin-1')!r}",
+            field="x-sits-deadline-ms",
+            hint=f"milliseconds from now, a whole number of at most {DEADLINE_DIGITS} digits",
+        )
+    return int(within) * 1_000_000
 
 
 def _address(listen: str) -> tuple[str, int]:

@@ -28,19 +28,37 @@ def admit(
     >>> admit(limits, inflight_requests=2, inflight_tokens=0, need_tokens=9, deadline_ns=0, now_ns=0).outcome
     'refused_inflight'
     """
-    if deadline_ns and now_ns >= deadline_ns:
-        late_ns = now_ns - deadline_ns
-        return Decision(policy="admit", outcome="refused_deadline", reasons={"late_ns": late_ns})
-    if limits.max_inflight and inflight_requests >= limits.max_inflight:
-        return _refuse("refused_inflight", limits, inflight_requests, limits.max_inflight, 1)
-    most = limits.max_inflight_tokens
-    if most and inflight_requests and inflight_tokens + need_tokens > most:
-        return _refuse("refused_tokens", limits, inflight_tokens, most, need_tokens)
+    outcome = refusal(limits, inflight_requests, inflight_tokens, need_tokens, deadline_ns, now_ns)
+    if outcome == "refused_deadline":
+        return Decision(policy="admit", outcome=outcome, reasons={"late_ns": now_ns - deadline_ns})
+    if outcome == "refused_inflight":
+        return _refuse(outcome, limits, inflight_requests, limits.max_inflight, 1)
+    if outcome:
+        return _refuse(outcome, limits, inflight_tokens, limits.max_inflight_tokens, need_tokens)
     return Decision(
         policy="admit",
         outcome="admitted",
         reasons={"inflight_requests": inflight_requests, "inflight_tokens": inflight_tokens},
     )
+
+
+def refusal(
+    limits: Admit,
+    inflight_requests: int,
+    inflight_tokens: int,
+    need_tokens: int,
+    deadline_ns: int,
+    now_ns: int,
+) -> str:
+    """The outcome of `admit` alone, empty when the request is admitted: what the live path asks for each request."""
+    if deadline_ns and now_ns >= deadline_ns:
+        return "refused_deadline"
+    if limits.max_inflight and inflight_requests >= limits.max_inflight:
+        return "refused_inflight"
+    most = limits.max_inflight_tokens
+    if most and inflight_requests and inflight_tokens + need_tokens > most:
+        return "refused_tokens"
+    return ""
 
 
 def _refuse(outcome: str, limits: Admit, used: int, limit: int, need: int) -> Decision:

@@ -66,6 +66,52 @@ def route(
     )
 
 
+def pick(
+    request: Request,
+    replicas: Sequence[Replica],
+    config: Route,
+    need_tokens: int,
+    now_ns: int,
+    turn: int | None = None,
+    tried: Collection[str] = (),
+) -> str:
+    """The choice of `route` alone, empty when it refuses: what the live path asks for each request.
+
+    Same arithmetic, without the account of it; a law holds the two together.
+    """
+    model, adapter = request.model, request.adapter
+    candidates = [
+        replica
+        for replica in replicas
+        if replica.healthy
+        and model in replica.models
+        and replica.weight > 0.0
+        and (not adapter or adapter in replica.adapters)
+        and replica.id not in tried
+    ]
+    if len(candidates) < 2:
+        return candidates[0].id if candidates else ""
+    if config.kind == "round_robin":
+        return sorted(replica.id for replica in candidates)[(turn or 0) % len(candidates)]
+    need = need_tokens or 1
+    loads = [(replica.inflight_tokens + need) / replica.weight for replica in candidates]
+    highest = max(loads)
+    totals = [
+        1.0 - load / highest + ENGINE_WEIGHT * engine
+        for load, engine in zip(loads, _free(candidates, config.stale_after, now_ns), strict=True)
+    ]
+    for key, wish in ((adapter, config.adapter_affinity), (request.prefix, config.prefix_affinity)):
+        home = _home(key, wish, candidates, loads, config.load_bound)
+        if home:
+            for i, replica in enumerate(candidates):
+                totals[i] += wish * (replica.id == home)
+    best = max(totals)
+    tied = [candidates[i].id for i, total in enumerate(totals) if total == best]
+    if len(tied) > 1:
+        tied.sort()
+    return tied[turn % len(tied)] if turn is not None else tied[0]
+
+
 def _pick(rows: Sequence[dict[str, Any]], turn: int | None) -> str:
     """The id with the highest total; among equals the first by id, or the `turn`-th."""
     best = -1.0
@@ -149,19 +195,29 @@ def _score(
 def _engine_scores(
     candidates: Sequence[Replica], stale_after_ns: int, now_ns: int
 ) -> list[tuple[int | None, bool, float]]:
-    """(age, fresh, score) of each candidate; the unknown get the mean of the known, or 0 when none is known."""
-    seen: list[tuple[int | None, float | None]] = []
-    known = []
-    for replica in candidates:
-        age_ns = free = None
-        if replica.observed_ns:
-            age_ns = now_ns - replica.observed_ns
-            if age_ns <= stale_after_ns:
-                free = max(0.0, 1.0 - replica.kv_usage) / (1 + replica.waiting)
-                known.append(free)
-        seen.append((age_ns, free))
-    mean = fsum(known) / len(known) if known else 0.0
-    return [(age, value is not None, mean if value is None else value) for age, value in seen]
+    """(age, fresh, score) of each candidate."""
+    scores = _free(candidates, stale_after_ns, now_ns)
+    ages = [replica.age_ns(now_ns) for replica in candidates]
+    return [
+        (age, age is not None and age <= stale_after_ns, score)
+        for age, score in zip(ages, scores, strict=True)
+    ]
+
+
+def _free(candidates: Sequence[Replica], stale_after_ns: int, now_ns: int) -> list[float]:
+    """The engine score of each candidate; the unknown get the mean of the known, or 0 when none is known."""
+    oldest_ns = now_ns - stale_after_ns
+    known = [
+        max(0.0, 1.0 - replica.kv_usage) / (1 + replica.waiting)
+        if replica.observed_ns and replica.observed_ns >= oldest_ns
+        else None
+        for replica in candidates
+    ]
+    seen = [value for value in known if value is not None]
+    if len(seen) == len(known):
+        return seen
+    mean = fsum(seen) / len(seen) if seen else 0.0
+    return [mean if value is None else value for value in known]
 
 
 def _home(
