@@ -56,6 +56,8 @@ class StreamReader:
         if not block:
             return None
         if self._flowing:
+            if block.find(b"\n") == len(block) - 2 and self._calm in block and block.startswith(b"data:"):
+                return Chunk(block, 1)  # one event of one line, as engines send them
             count = _count_data(block)
             if block.count(self._calm) == count and not _has_error_field(block):
                 return Chunk(data=block, tokens=count)

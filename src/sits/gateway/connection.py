@@ -136,14 +136,14 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
-        now_ns = self.server.now_ns()
-        if self.reader.idle:
+        now_ns, reader = self.server.now_ns(), self.reader
+        if reader.idle:
             self.since_ns = now_ns
-        events = self.reader.feed(data, now_ns)
+        events = reader.feed(data, now_ns)
         if events:
             self._queue += events
             self._next()
-            if self._reading and self._crowded():
+            if self._queue and self._reading and self._crowded():
                 self._reading = False
                 self.transport.pause_reading()
 

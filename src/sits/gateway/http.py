@@ -101,6 +101,7 @@ class HttpReader:
         self._in_head = True
         self._raw = 0
         self._progress = False
+        self._expects = False
         self._begin()
 
     @property
@@ -117,10 +118,18 @@ class HttpReader:
         self._events = events
         try:
             while data:
-                piece = self._next_piece(data)
+                # a piece no larger than the room, so that an endless head or trailer is noticed at the limit and not after it
+                room = self.header_limit - self._raw
+                piece = data if len(data) <= room else data[: max(1, room)]
                 self._parser.feed_data(piece)
-                data = data[len(piece) :] if len(piece) < len(data) else b""
-                self._check_raw(len(piece))
+                if self._progress:
+                    self._progress = False
+                    self._raw = 0
+                else:
+                    self._no_progress(len(piece))
+                if piece is data:
+                    break
+                data = data[len(piece) :]
         except ProtocolError as error:
             self._refuse(error)
         except httptools.HttpParserUpgrade:
@@ -140,17 +149,8 @@ class HttpReader:
 
     # -- limits on what llhttp would collect without end -------------------------------------------------------
 
-    def _next_piece(self, data: bytes) -> bytes:
-        """So much of `data` that an endless head or trailer is noticed at the limit and not after it."""
-        room = self.header_limit - self._raw
-        return data if len(data) <= room else data[: max(1, room)]
-
-    def _check_raw(self, fed: int) -> None:
-        """Count bytes that made no progress: a head still open, or framing without body."""
-        if self._progress:
-            self._progress = False
-            self._raw = 0
-            return
+    def _no_progress(self, fed: int) -> None:
+        """Count bytes of a head still open, or of framing without body."""
         self._raw += fed
         if self._raw >= self.header_limit:
             what = "the request's head is" if self._in_head else "trailers or chunk extensions are"
@@ -160,11 +160,10 @@ class HttpReader:
 
     def on_message_begin(self) -> None:
         """First byte of a request (llhttp skips empty lines before it)."""
-        self._begin()
         self._recv_ns = self._now_ns
 
     def _begin(self) -> None:
-        self._url: list[bytes] = []
+        self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._body: bytes | bytearray = b""
         self._request: Incoming | None = None
@@ -172,7 +171,7 @@ class HttpReader:
 
     def on_url(self, url: bytes) -> None:
         """A piece of the target."""
-        self._url.append(url)
+        self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header, complete.  Those after the head are trailers and are dropped."""
@@ -189,30 +188,27 @@ class HttpReader:
         """The head is whole: decide whether to read on."""
         self._in_head = False
         self._progress = True
-        headers = self._headers
-        request = Incoming(
-            self._parser.get_method(),
-            b"".join(self._url),
-            self._parser.get_http_version(),
-            headers,
-            self._recv_ns,
-        )
-        self._request = request
-        if request.version not in ("1.1", "1.0"):
-            self._fail(505, f"HTTP/{request.version} is not served here")
-        if b"host" not in headers and request.version == "1.1":
+        parser, headers = self._parser, self._headers
+        version = parser.get_http_version()
+        request = self._request = Incoming(parser.get_method(), self._url, version, headers, self._recv_ns)
+        if version != "1.1":
+            if version != "1.0":
+                self._fail(505, f"HTTP/{version} is not served here")
+        elif b"host" not in headers:
             self._fail(400, "no Host header")
-        if self._parser.should_upgrade() and request.method not in _BODYLESS:
-            self._fail(501, "protocol upgrades are not served; send the request without Upgrade")
-        self._check_framing(request)
-        expect = headers.get(b"expect")
-        if expect is not None and request.version == "1.1":  # HTTP/1.0 knows no 100 (RFC 9110, 10.1.1)
-            if expect.lower() != b"100-continue":
+        elif b"expect" in headers:  # HTTP/1.0 knows no 100 (RFC 9110, 10.1.1)
+            if headers[b"expect"].lower() != b"100-continue":
                 self._fail(417, "the only expectation known is 100-continue")
+            self._expects = True
+        asked = b"upgrade" in headers or request.method == b"CONNECT"
+        if asked and parser.should_upgrade() and request.method not in _BODYLESS:
+            self._fail(501, "protocol upgrades are not served; send the request without Upgrade")
+        self._check_framing(request, headers.get(b"content-length"), headers.get(b"transfer-encoding"))
+        if self._expects:
+            self._expects = False
             self._events.append(Continue())
 
-    def _check_framing(self, request: Incoming) -> None:
-        length, coding = request.headers.get(b"content-length"), request.headers.get(b"transfer-encoding")
+    def _check_framing(self, request: Incoming, length: bytes | None, coding: bytes | None) -> None:
         if coding is not None:
             if length is not None:
                 self._fail(400, "both Content-Length and Transfer-Encoding")
@@ -244,7 +240,8 @@ class HttpReader:
         request = self._request
         assert request is not None
         self._progress = True
-        request.body = bytes(self._body)
+        body = self._body
+        request.body = body if type(body) is bytes else bytes(body)
         # llhttp's answer is only right inside this call-back
         request.keep_alive = self._parser.should_keep_alive() and not self._parser.should_upgrade()
         self._events.append(request)

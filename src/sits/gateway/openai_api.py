@@ -22,6 +22,9 @@ BYTES_PER_TOKEN = 4
 PREFIX_BYTES = 512
 """Two prompts that share this many leading bytes of JSON are taken to share a prefix worth keeping together."""
 
+EMPTY_BYTES = 64
+"""A field of so many bytes is not empty, whatever it holds."""
+
 COUNT_MAX = 2**31 - 1
 """The largest token count believed: what callers claim is added up, divided and stored."""
 
@@ -158,21 +161,22 @@ def _decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
         raise CallerError("the body is nested too deeply", code="invalid_json") from error
 
 
-def _given(raw: msgspec.Raw, field: str, openers: bytes, what: str) -> bytes:
+def _given(raw: msgspec.Raw, field: str, openers: bytes, what: str) -> memoryview:
     """The JSON of a field that must be there, not empty, and begin like what it is."""
-    text = bytes(raw).strip()
-    if not text or text[0] not in openers or _EMPTY.fullmatch(text):
-        shown = text[:40].decode(errors="replace") if text else "missing"
+    text = memoryview(raw)
+    short = bytes(text[:EMPTY_BYTES])
+    if not short or short[0] not in openers or (len(short) < EMPTY_BYTES and _EMPTY.fullmatch(short)):
+        shown = short[:40].decode(errors="replace") if short else "missing"
         raise CallerError(f"{field}: expected {what}, got {shown}", field=field, code="invalid_field")
     return text
 
 
-def _parsed(read: _Body, prompt: bytes, output_tokens_max: int) -> Parsed:
+def _parsed(read: _Body, prompt: memoryview, output_tokens_max: int) -> Parsed:
     return Parsed(
         model=read.model,
         stream=bool(read.stream),
         user=read.user or "",
         prompt_tokens=max(1, len(prompt) // BYTES_PER_TOKEN),
         output_tokens_max=output_tokens_max,
-        prefix=prompt[:PREFIX_BYTES] if len(prompt) >= PREFIX_BYTES else b"",
+        prefix=bytes(prompt[:PREFIX_BYTES]) if len(prompt) >= PREFIX_BYTES else b"",
     )
