@@ -2,14 +2,15 @@
 
 `KINDS` lists what a configuration may name; a new kind is one file and one line here, and the conformance tests
 try it for being listed.  What a spec must know beyond the configuration (step times, pool size, adapter bytes)
-comes from predictors, and what they assumed is kept to be printed (`Emulation.assumed`).
+comes from predictors, and what they assumed is kept to be printed (`Emulation.assumed`).  What pretends to be an engine is imported
+by the first one that is asked for: it needs numpy and a compiled kernel, which a gateway in front of real engines never loads.
 
 Deliberately absent: decisions, clocks (a World is handed in) and command lines.
 """
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,18 +18,16 @@ from sits.core import fleet as tree
 from sits.core.errors import ConfigError
 from sits.core.ports import Engine, World
 from sits.core.request import Request
-from sits.engine.emulated import EmulatedEngine, StepRow
 from sits.engine.openai import OpenAIEngine
-from sits.predict.derive import derive_steptime
-from sits.predict.kv import capacity_blocks, lora_bytes
-from sits.predict.prepare import Rank
-from sits.predict.transfer import Dips
-from sits.sim.spec import EngineSpec
+
+if TYPE_CHECKING:
+    from sits.predict.transfer import Dips
+    from sits.sim.spec import EngineSpec
 
 KINDS: Mapping[str, Mapping[str, Any]] = {
-    "engine": {"emulated": EmulatedEngine, "openai": OpenAIEngine},
+    "engine": {"emulated": "sits.engine.emulated.EmulatedEngine", "openai": OpenAIEngine},
 }
-"""Every kind of object a configuration may name, by what it is a kind of."""
+"""Every kind of object a configuration may name, by what it is a kind of; a dotted name where the class is imported late."""
 
 LORA_COPIES_PER_LAYER = 14
 """An adapter is copied matrix by matrix: A and B of seven linear layers (assumption; vLLM copies each tensor)."""
@@ -37,14 +36,14 @@ LORA_COPIES_PER_LAYER = 14
 class NodeDips(msgspec.Struct, frozen=True):
     """A fault of a node's links: the dips, and how many running requests it takes for them to happen."""
 
-    dips: Dips
+    dips: "Dips"
     while_running: int
 
 
 class Emulation(msgspec.Struct, frozen=True):
     """What an emulated engine pretends to be, and what had to be assumed for it."""
 
-    spec: EngineSpec
+    spec: "EngineSpec"
     assumed: tuple[str, ...]
 
 
@@ -60,6 +59,11 @@ def emulation(fleet: tree.Fleet, engine: tree.EmulatedEngine, faults: Mapping[st
         ConfigError: the model does not fit, or the GPU has no figures.
 
     """
+    from sits.predict.derive import derive_steptime  # noqa: PLC0415
+    from sits.predict.kv import capacity_blocks, lora_bytes  # noqa: PLC0415
+    from sits.predict.prepare import Rank  # noqa: PLC0415
+    from sits.sim.spec import EngineSpec  # noqa: PLC0415
+
     node = by_name(fleet.nodes, engine.node)
     model = by_name(fleet.models, engine.model)
     families = [by_name(fleet.adapters, name) for name in engine.adapters]
@@ -119,6 +123,8 @@ def build_engine(
 
     """
     if isinstance(engine, tree.EmulatedEngine):
+        from sits.engine.emulated import EmulatedEngine  # noqa: PLC0415
+
         spec = emulation(fleet, engine, faults or {}).spec
         return EmulatedEngine(engine.name, spec, world, lengths, models=served(fleet, engine), **hooks)
     key = ""
@@ -150,4 +156,4 @@ def served(fleet: tree.Fleet, engine: tree.EmulatedEngine | tree.OpenAIEngine) -
     return (engine.model, *(f"{family.name}-{i}" for family in families for i in range(family.count)))
 
 
-__all__ = ["KINDS", "Emulation", "NodeDips", "StepRow", "build_engine", "emulation", "served"]
+__all__ = ["KINDS", "Emulation", "NodeDips", "build_engine", "emulation", "served"]

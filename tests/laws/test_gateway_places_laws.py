@@ -87,7 +87,9 @@ class SeveralWorkers(RuleBasedStateMachine):
     @rule(data=st.data())
     def answer(self, data):
         places = self.workers[self.worker(data)]
-        places.succeeded(data.draw(st.sampled_from(places.replicas)), "m", "t", self.now_ns)
+        replica = data.draw(st.sampled_from(places.replicas))
+        places.reached(replica, self.now_ns)
+        places.succeeded(replica, "m", "t")
 
     @rule(ns=st.sampled_from((1, MS, 100 * MS, SECOND, 20 * SECOND)))
     def later(self, ns):
@@ -227,7 +229,7 @@ def test_killed_connections_close_the_engine_to_that_tenant_and_model_only():
     assert one.closed_to("m", "t", SECOND + BREAKER_OPEN_NS) == (), "then it is tried again"
     refused(one, code="engine_garbage", model="m", tenant="t", now_ns=3 * SECOND)
     assert one.closed_to("m", "t", 3 * SECOND + MS) == ("a",)
-    one.succeeded(one.by_id["a"], "m", "t", 4 * SECOND)
+    one.succeeded(one.by_id["a"], "m", "t")
     refused(one, code="engine_died", model="m", tenant="t", now_ns=5 * SECOND)
     assert one.closed_to("m", "t", 5 * SECOND) == ()
 
@@ -236,7 +238,7 @@ def test_tenants_that_kill_connections_cannot_fill_the_memory():
     _, (one, _) = fleet()
     for i in range(10_000):
         refused(one, code="engine_died", model="m", tenant=f"t{i}")
-    assert len(one._trips) <= 4096
+    assert len(one.trips) <= 4096
 
 
 def test_a_new_engine_is_eased_in_and_a_known_one_goes_on():

@@ -12,6 +12,7 @@ from sits.core.fleet import Gateway as GatewayConfig
 from sits.engine.openai import OpenAIEngine as Engine
 from sits.gateway.pipeline import Gateway
 from sits.gateway.server import Server
+from sits.telemetry.recorder import LABELS
 from sits.world import RealWorld
 
 PATIENCE_S = 20
@@ -170,8 +171,8 @@ def says(*steps):
 
 
 class Rows(list):
-    def record(self, **row):
-        self.append(row)
+    def record(self, *row):
+        self.append(dict(zip((*LABELS, "timeline"), row, strict=True)))
 
 
 class House:

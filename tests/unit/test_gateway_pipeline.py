@@ -27,6 +27,7 @@ from sits.gateway.pipeline import Gateway
 from sits.gateway.places import BREAKER_FAILURES, BREAKER_OPEN_NS
 from sits.sim.cpu import VirtualCpu
 from sits.sim.loop import run_virtual
+from sits.testing.loop import MemoryRecorder
 
 SSE = b"text/event-stream"
 
@@ -86,14 +87,6 @@ class Answer:
         return orjson.loads(self.data)["error"]
 
 
-class Rows:
-    def __init__(self):
-        self.rows = []
-
-    def record(self, **row):
-        self.rows.append(row)
-
-
 TOKENS = (
     5,
     Chunk(data=b"data: a\n\n", tokens=1, content_type=SSE),
@@ -120,7 +113,7 @@ class House:
             ),
         )
         self.world = world
-        self.rows = Rows()
+        self.rows = MemoryRecorder()
         self.gateway = Gateway(world, fleet, {e.name: e for e in engines}, self.rows, cpu)
 
     async def ask(self, answer=None, credential=None, problem=None, **fields):

@@ -33,7 +33,7 @@ from sits.sim.loop import VirtualWorld, run_virtual
 from sits.telemetry.recorder import Recorder
 from sits.telemetry.rowlog import SignalLog, StepLog
 from sits.telemetry.tables import Columns
-from sits.wire import NodeDips, StepRow, build_engine
+from sits.wire import NodeDips, build_engine
 
 SAMPLE_NS = 100_000_000
 """How often signals are sampled in a recorded run."""
@@ -208,4 +208,4 @@ def latency_ms(columns: Columns, metric: str) -> np.ndarray:
     return np.where(answered, (end - columns["api_recv"][order]) / 1e6, np.nan)
 
 
-__all__ = ["RunColumns", "StepRow", "latency_ms", "node_dips", "run_fleet"]
+__all__ = ["RunColumns", "latency_ms", "node_dips", "run_fleet"]

@@ -7,12 +7,13 @@ The World is the only source of time and randomness, injected where it is needed
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from sits.core.request import Chunk, Request
 from sits.core.timeline import Timeline
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @runtime_checkable
@@ -25,8 +26,11 @@ class World(Protocol):
     def wall_ns(self) -> int:
         """Wall-clock nanoseconds since the epoch, for display only."""
 
-    def rng(self, stream: str) -> np.random.Generator:
+    def rng(self, stream: str) -> "np.random.Generator":
         """The named random stream; drawing more in one stream does not move another."""
+
+    def nonce(self) -> int:
+        """64 bits that no other process draws, for identities."""
 
 
 @runtime_checkable

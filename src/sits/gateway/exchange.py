@@ -53,7 +53,6 @@ class Recorder(Protocol):
 
     def record(
         self,
-        *,
         id: str,  # noqa: A002  (the column's name)
         tenant: str,
         model: str,
@@ -82,7 +81,7 @@ class Cpu(Protocol):
 class NoRecorder:
     """Keeps nothing."""
 
-    def record(self, **row: object) -> None:
+    def record(self, *row: object) -> None:
         """Drop the row."""
 
 

@@ -97,15 +97,9 @@ def admit(gateway: "Gateway", exchange: Exchange) -> None:
     """Is there room?  From here on the request counts as in flight."""
     places, limits = gateway.places, gateway.fleet.policy.admit
     now_ns = gateway.world.now_ns()
-    exchange.admitted_on = (places.inflight_requests, places.inflight_tokens, now_ns)
-    refused = refusal(
-        limits,
-        places.inflight_requests,
-        places.inflight_tokens,
-        exchange.need_tokens,
-        exchange.request.deadline_ns,
-        now_ns,
-    )
+    requests, tokens = places.inflight()
+    exchange.admitted_on = (requests, tokens, now_ns)
+    refused = refusal(limits, requests, tokens, exchange.need_tokens, exchange.request.deadline_ns, now_ns)
     if refused:
         late = refused == "refused_deadline"
         raise CapacityError(
@@ -129,16 +123,17 @@ async def _hold(gateway: "Gateway", exchange: Exchange) -> None:
 async def forward(gateway: "Gateway", exchange: Exchange) -> None:
     """Send it, relay the answer; once more elsewhere when the engine failed before its first byte."""
     assert exchange.replica is not None
+    places, model, tenant = gateway.places, exchange.request.model, exchange.tenant
     exchange.timeline.mark(DISPATCHED, gateway.world.now_ns())
     while True:
         try:
             await _relay(gateway, exchange)
         except EngineError as error:
-            gateway.places.failed(exchange.replica, error, gateway.world.now_ns())
+            places.failed(exchange.replica, error, gateway.world.now_ns(), model, tenant)
             if not gateway.retry_elsewhere(exchange, error):
                 raise
         else:
-            gateway.places.succeeded(exchange.replica)
+            places.succeeded(exchange.replica, model, tenant)
             return
 
 
@@ -261,19 +256,24 @@ class Gateway:
             exchange.need_tokens,
             now_ns,
             turn,
-            exchange.tried,
+            self._barred(exchange, now_ns) if places.trips else exchange.tried,
         )
 
     def why_none(self, exchange: Exchange) -> Decision:
         """The decision behind an empty choice, with its reasons."""
+        now_ns = self.world.now_ns()
         return route(
             exchange.request,
             self.places.replicas,
             self.fleet.policy.route,
             need_tokens=exchange.need_tokens,
-            now_ns=self.world.now_ns(),
-            tried=exchange.tried,
+            now_ns=now_ns,
+            tried=self._barred(exchange, now_ns),
         )
+
+    def _barred(self, exchange: Exchange, now_ns: int) -> tuple[str, ...]:
+        """Replicas this exchange must not go to: those it tried, and those whose breaker is open to its like."""
+        return exchange.tried + self.places.closed_to(exchange.request.model, exchange.tenant, now_ns)
 
     def take(self, exchange: Exchange) -> None:
         """Count the exchange as in flight at its replica."""
@@ -342,20 +342,20 @@ class Gateway:
         self.metrics.observe(exchange)
         request = exchange.request
         self.recorder.record(
-            id=request.id,
-            tenant=exchange.tenant,
-            model=exchange.model,
-            adapter=request.adapter,
-            engine=exchange.replica.id if exchange.replica is not None else "",
-            arm=exchange.arm,
-            outcome=exchange.outcome,
-            status=exchange.status,
-            detail=exchange.detail,
-            prompt_tokens=exchange.prompt_tokens,
-            output_tokens=exchange.output_tokens,
-            cached_tokens=exchange.cached_tokens,
-            preemptions=exchange.preemptions,
-            timeline=exchange.timeline,
+            request.id,
+            exchange.tenant,
+            exchange.model,
+            request.adapter,
+            exchange.replica.id if exchange.replica is not None else "",
+            exchange.arm,
+            exchange.outcome,
+            exchange.status,
+            exchange.detail,
+            exchange.prompt_tokens,
+            exchange.output_tokens,
+            exchange.cached_tokens,
+            exchange.preemptions,
+            exchange.timeline,
         )
 
 
@@ -370,6 +370,8 @@ async def _relay(gateway: Gateway, exchange: Exchange) -> None:
         async for chunk in stream:
             if not exchange.started:
                 _start(exchange, chunk)
+                if gateway.places.suspects:
+                    gateway.places.reached(exchange.replica, now_ns())
             if chunk.data:
                 waiting = write(chunk.data)
                 if waiting is not None:

@@ -115,6 +115,8 @@ class Places:
     Attributes:
         replicas, by_id: what policies see.
         retries: spent of the budget, ever.
+        suspects: replicas of which not all is well; trips: breakers of a tenant and model.  Both are empty when all is well, so
+            that the live path need not ask.
 
     """
 
@@ -136,8 +138,8 @@ class Places:
         self._row = self._shared.row(worker)
         self._inflight = self._shared.over_workers(INFLIGHT)
         self._engines = {r.id: _Engine(r, self._shared, slots[r.id]) for r in self.replicas}
-        self._trips: dict[tuple[str, str], dict[str, _Trip]] = {}
-        self._suspects: set[str] = set()
+        self.trips: dict[tuple[str, str], dict[str, _Trip]] = {}
+        self.suspects: set[str] = set()
         self._easing: set[str] = set()
         self._refreshed_ns = 0
         self._every_ns = max(REFRESH_NS, REFRESH_ENGINE_NS * len(self.replicas))
@@ -202,7 +204,7 @@ class Places:
 
     def refresh(self, now_ns: int) -> None:
         """Look at what the other workers counted, let probes through where it is time, ease in who came back."""
-        if self._alone and not self._suspects and not self._easing:
+        if self._alone and not self.suspects and not self._easing:
             self._refreshed_ns = now_ns
         elif now_ns - self._refreshed_ns >= self._every_ns:
             self._refreshed_ns = now_ns
@@ -211,14 +213,14 @@ class Places:
 
     def closed_to(self, model: str, tenant: str, now_ns: int) -> tuple[str, ...]:
         """Replicas that a tenant's requests for a model have killed connections of too often just now."""
-        trips = self._trips.get((model, tenant)) if self._trips else None
+        trips = self.trips.get((model, tenant)) if self.trips else None
         return tuple(name for name, trip in trips.items() if trip.open_ns > now_ns) if trips else ()
 
     def reached(self, replica: Replica, now_ns: int) -> None:
-        """The engine began to answer: nobody need wait any longer."""
-        if replica.id not in self._suspects:
+        """The engine began to answer: it can be reached, and nobody need wait any longer."""
+        if replica.id not in self.suspects:
             return
-        self._suspects.discard(replica.id)
+        self.suspects.discard(replica.id)
         engine, row = self._engines[replica.id], self._row
         row[engine.cell + FAILURES] = row[engine.cell + OPEN_NS] = 0
         if engine.state:
@@ -226,14 +228,12 @@ class Places:
             self._ease(replica, now_ns)
             replica.healthy = True
 
-    def succeeded(self, replica: Replica, model: str = "", tenant: str = "", now_ns: int = 0) -> None:
-        """The engine answered to the end: its breakers close, and the retry budget grows a little."""
-        if self._suspects:
-            self.reached(replica, now_ns)
-        if self._trips and (trips := self._trips.get((model, tenant))) is not None:
+    def succeeded(self, replica: Replica, model: str = "", tenant: str = "") -> None:
+        """The engine answered to the end: the breaker of the likes of it closes, and the retry budget grows a little."""
+        if self.trips and (trips := self.trips.get((model, tenant))) is not None:
             trips.pop(replica.id, None)
             if not trips:
-                del self._trips[model, tenant]
+                del self.trips[model, tenant]
         if self._budget < RETRY_BUDGET_MAX:
             self._budget = min(RETRY_BUDGET_MAX, self._budget + RETRY_SHARE)
 
@@ -244,11 +244,11 @@ class Places:
         if error.code == UNREACHABLE:
             self._unreachable(replica, now_ns)
         elif error.code in BREAKER_CODES:
-            trips = self._trips.get((model, tenant))
+            trips = self.trips.get((model, tenant))
             if trips is None:
-                if len(self._trips) >= TRIPS_MAX:
-                    del self._trips[next(iter(self._trips))]
-                trips = self._trips[model, tenant] = {}
+                if len(self.trips) >= TRIPS_MAX:
+                    del self.trips[next(iter(self.trips))]
+                trips = self.trips[model, tenant] = {}
             trip = trips.setdefault(replica.id, _Trip())
             trip.failures += 1
             if trip.failures >= BREAKER_FAILURES:
@@ -269,7 +269,7 @@ class Places:
         if max(engine.opens) > now_ns:
             engine.state = engine.OPEN
             replica.healthy = False
-            self._suspects.add(replica.id)
+            self.suspects.add(replica.id)
         elif engine.state == engine.OPEN:
             engine.state = engine.PROBE
             replica.healthy = True
@@ -281,7 +281,7 @@ class Places:
 
     def _unreachable(self, replica: Replica, now_ns: int) -> None:
         row, cell = self._row, self._engines[replica.id].cell
-        self._suspects.add(replica.id)
+        self.suspects.add(replica.id)
         if now_ns - row[cell + FAILED_NS] > BREAKER_WINDOW_NS:
             row[cell + FAILURES] = 0
         row[cell + FAILURES] += 1
@@ -296,7 +296,7 @@ class Places:
     def _open(self, replica: Replica, now_ns: int) -> None:
         engine = self._engines[replica.id]
         self._row[engine.cell + OPEN_NS] = now_ns + BREAKER_OPEN_NS
-        self._suspects.add(replica.id)
+        self.suspects.add(replica.id)
         engine.state = engine.OPEN
         replica.healthy = False
 
@@ -308,7 +308,7 @@ class Places:
 
     def _continue(self, before: "Places", now_ns: int) -> None:
         self.retries, self._budget = before.retries, before._budget
-        self._trips = before._trips
+        self.trips = before.trips
         for replica in self.replicas:
             known = before.by_id.get(replica.id)
             if known is None:
@@ -318,8 +318,8 @@ class Places:
             for name in ("running", "waiting", "kv_usage", "observed_ns", "capacity_tokens", "healthy"):
                 setattr(replica, name, getattr(known, name))
             engine.state, engine.eased_ns = old.state, old.eased_ns
-            if replica.id in before._suspects:
-                self._suspects.add(replica.id)
+            if replica.id in before.suspects:
+                self.suspects.add(replica.id)
             if replica.id in before._easing:
                 self._easing.add(replica.id)
         for replica in self.replicas:

@@ -20,8 +20,7 @@ class Ids:
     """A counter that looks random: an odd multiple is a bijection on 128 bits, so no two are equal."""
 
     def __init__(self, world: World) -> None:
-        drawn = int.from_bytes(world.rng("request-ids").bytes(8), "big")
-        self._next = (drawn << 64) ^ world.wall_ns()
+        self._next = (world.nonce() << 64) ^ world.wall_ns()
 
     def new(self) -> str:
         """The next request id."""

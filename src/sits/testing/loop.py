@@ -31,6 +31,7 @@ from sits.predict.prepare import Rank
 from sits.predict.steptime import StepTime
 from sits.sim.loop import DeadlockError, VirtualLoop, VirtualWorld, run_virtual
 from sits.sim.spec import EngineSpec
+from sits.telemetry.recorder import LABELS
 
 __all__ = [
     "DeadlockError",
@@ -109,9 +110,9 @@ class MemoryRecorder:
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
 
-    def record(self, **row: Any) -> bool:
+    def record(self, *row: Any) -> bool:
         """Keep `row`."""
-        self.rows.append(row)
+        self.rows.append(dict(zip((*LABELS, "timeline"), row, strict=True)))
         return True
 
     def of(self, id: str) -> dict[str, Any]:  # noqa: A002  (the column's name)
