@@ -9,6 +9,7 @@ Deliberately absent: anything that is measured.  A fleet file states intent; eff
 
 from typing import Literal
 
+from sits.core.fleet_access import Access
 from sits.core.fleet_cache import ResponseCache
 from sits.core.section import Section as _Section
 from sits.core.units import Bytes, BytesPerSecond, Ns, Share
@@ -234,6 +235,7 @@ class Fleet(_Section, frozen=True, kw_only=True):
     name: str
     objective: Objective = Objective()
     gateway: Gateway = Gateway()
+    access: Access = Access()
     policy: Policies = Policies()
     nodes: tuple[Node, ...] = ()
     models: tuple[Model, ...] = ()

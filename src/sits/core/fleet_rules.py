@@ -19,6 +19,7 @@ import msgspec
 
 from sits.core import fleet as tree
 from sits.core.decode import fields_of
+from sits.core.fleet_access_rules import check_access
 from sits.core.fleet_cache import ResponseCache
 from sits.core.inherit import check_like, inherit, refer
 from sits.core.problems import Report, Rule, join
@@ -109,6 +110,7 @@ def check(fleet: tree.Fleet, path: str, report: Report) -> None:
         inner = f"{join(path, 'adapters')}[{i}].model"
         refer(family.model, models, "model", inner, report)
     _check_engines(fleet, path, report)
+    check_access(fleet, path, report)
 
 
 FLEET_RULE = Rule(before=inherit, after=check, tolerant=True)
