@@ -12,7 +12,7 @@ from access_tokens import CLAIMS, NOW_S, b64, jwk, jwks, private, published, sig
 from sits.core.caller import Caller
 from sits.core.config import load_fleet
 from sits.core.errors import AccessError, AuthError, CapacityError, ConfigError
-from sits.gateway.access import Access, refuse
+from sits.gateway.access import Access
 from sits.gateway.signing_keys import MAX_AGE_NS, SPACING_NS, parse_jwks
 
 SECOND = 10**9
@@ -546,10 +546,11 @@ def test_denials_say_what_was_asked_and_nothing_else():
     decision = access.decide(access.identify(None), "infer", "m")
     assert (decision.outcome, decision.reasons["policies"]) == ("denied_by_policy", ("nobody",))
     with pytest.raises(AccessError) as caught:
-        refuse(decision, "infer", "m")
+        access.refuse(decision, "infer", "m")
     assert (caught.value.status, caught.value.code) == (403, "access_denied")
     assert "nobody" not in str(caught.value.body())
-    refuse(Access(fleet_of(), Clock()).decide(Caller(), "infer", "m"), "infer", "m")
+    anyone = Access(fleet_of(), Clock())
+    anyone.refuse(anyone.decide(Caller(), "infer", "m"), "infer", "m")
 
 
 def test_made_up_names_evict_nothing_and_long_headers_stay_bounded():

@@ -1,10 +1,9 @@
-"""Bodies, keys and trace contexts."""
+"""Bodies and trace contexts."""
 
 import orjson
 import pytest
 
-from sits.core.errors import AuthError, CallerError, ConfigError
-from sits.gateway.keys import Keys
+from sits.core.errors import CallerError
 from sits.gateway.openai_api import PREFIX_BYTES, parse_chat, parse_completion, parse_embedding, with_model
 from sits.gateway.trace import Ids, continued
 from sits.sim.loop import run_virtual
@@ -106,19 +105,6 @@ def test_another_model_name_leaves_the_rest_as_it_was():
     body = b'{"model": "m", "a": [1, 2.5, null], "z": {"k": "\xc3\xa9"}}'
     assert orjson.loads(with_model(body, "n")) == orjson.loads(body) | {"model": "n"}
     assert with_model(b"", "n") == b""
-
-
-def test_keys():
-    assert Keys().tenant(None, "who") == "who"
-    keys = Keys(["acme:abc", "bare"])
-    assert keys.tenant(b"Bearer abc", "who") == "acme"
-    assert keys.tenant(b"bearer  bare ", "who") == "default"
-    for wrong in (None, b"", b"Bearer", b"Bearer ab", b"Bearer abcd", b"Basic abc", b"abc"):
-        with pytest.raises(AuthError):
-            keys.tenant(wrong, "who")
-    for entry in ("", "acme:", ":abc"):
-        with pytest.raises(ConfigError):
-            Keys([entry])
 
 
 def test_ids_are_unique_and_hexadecimal():

@@ -48,3 +48,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     kind: Literal["key", "user", "anonymous"] = "anonymous"
     roles: tuple[str, ...] = ()
     claims: Claims = NO_CLAIMS
+
+
+ANONYMOUS = Caller()
+"""Somebody of the tenant `default`, of whom nothing was proven."""

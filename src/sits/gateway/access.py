@@ -227,6 +227,21 @@ class Access:
                 self._decisions.put(asked, found, weight)
         return found
 
+    def refuse(self, decision: Decision, action: str, name: str) -> None:
+        """Do nothing if `decision` allows; the error otherwise repeats what was asked and nothing else.
+
+        Raises:
+            AccessError: it does not.
+
+        """
+        if decision.outcome not in ALLOWED:
+            raise AccessError(
+                f"{action} of {name!r} is not allowed" if name else f"{action} is not allowed",
+                field="model" if name else None,
+                code="access_denied",
+                hint="ask whoever runs this gateway",
+            )
+
     def visible(
         self,
         caller: Caller,
@@ -253,19 +268,3 @@ def _weight(caller: Caller, headers: Sequence[str | None]) -> int:
     for value in caller.claims.values():
         texts += [value] if isinstance(value, str) else value
     return ENTRY_BYTES + sum(map(len, texts)) + 60 * (len(texts) + len(caller.roles))
-
-
-def refuse(decision: Decision, action: str, name: str) -> None:
-    """Raise unless `decision` allows; the error repeats what was asked and nothing else.
-
-    Raises:
-        AccessError: it does not.
-
-    """
-    if decision.outcome not in ALLOWED:
-        raise AccessError(
-            f"{action} of {name!r} is not allowed" if name else f"{action} is not allowed",
-            field="model" if name else None,
-            code="access_denied",
-            hint="ask whoever runs this gateway",
-        )

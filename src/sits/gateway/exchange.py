@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from sits.core.caller import ANONYMOUS, Caller
 from sits.core.decision import Decision
 from sits.core.errors import SitsError
 from sits.core.replica import Replica
@@ -88,7 +89,8 @@ class NoRecorder:
 class Exchange(msgspec.Struct):
     """One request, what was decided about it, and how it went.
 
-    `answered`: the client has all of the answer; `taken`: where it counts as in flight; `tried`: replicas that failed it;
+    `caller`: who was proven to ask, and `access`: why they may, where policies decide that; `answered`: the client has all of
+    the answer; `taken`: where it counts as in flight; `tried`: replicas that failed it;
     `routed_on`, `admitted_on`: what the policies saw, for the decision record.
     """
 
@@ -99,6 +101,8 @@ class Exchange(msgspec.Struct):
     problem: SitsError | None
     model: str
     tenant: str
+    caller: Caller = ANONYMOUS
+    access: Decision | None = None
     arm: str = ""
     need_tokens: int = 0
     routed_on: tuple[Any, ...] = ()

@@ -39,9 +39,9 @@ from sits.core.ports import Engine, World
 from sits.core.request import Chunk, Request
 from sits.core.timeline import Timeline
 from sits.core.units import SECOND
+from sits.gateway.access import ACTIONS, Access
 from sits.gateway.exchange import CLIENT_LEFT, OUTCOMES, Cpu, Exchange, NoRecorder, Recorder, Sink
 from sits.gateway.holding import Holder
-from sits.gateway.keys import Keys
 from sits.gateway.metrics import Metrics
 from sits.gateway.openai_api import with_model
 from sits.gateway.places import Places, catalog, replicas_of
@@ -63,10 +63,19 @@ JSON = b"application/json"
 
 
 def authorize(gateway: "Gateway", exchange: Exchange) -> None:
-    """Who is it, and could the request be understood at all?  An unknown caller learns nothing else."""
-    exchange.tenant = gateway.keys.tenant(exchange.headers.get(b"authorization"), exchange.tenant)
+    """Who is it, could the request be understood at all, and may they do it?  An unknown caller learns nothing else."""
+    access, headers, request = gateway.access, exchange.headers, exchange.request
+    caller = access.identify(headers.get(b"authorization"), headers.get(b"x-api-key"), exchange.tenant)
+    exchange.caller, exchange.tenant = caller, caller.tenant
     if exchange.problem is not None:
         raise exchange.problem
+    if access.policy is not None:
+        action = ACTIONS.get(request.endpoint, "infer")
+        asked = access.chosen(headers)
+        exchange.access = access.decide(
+            caller, action, request.model, request.adapter, "", request.endpoint, asked
+        )
+        access.refuse(exchange.access, action, request.adapter or request.model)
     exchange.timeline.mark(AUTHORIZED, gateway.world.now_ns())
 
 
@@ -167,7 +176,7 @@ class Gateway:
         self.engines = engines
         self.recorder: Recorder = NoRecorder() if recorder is None else recorder
         self.cpu = cpu
-        self.keys = Keys(fleet.gateway.keys)
+        self.access = Access(fleet, world)
         self.places = Places(replicas_of(fleet, engines))
         self.catalog = catalog(self.places.replicas)
         self.arm_models = {arm.name: arm.model for arm in fleet.policy.release.arms}
@@ -363,29 +372,39 @@ async def _relay(gateway: Gateway, exchange: Exchange) -> None:
     """Pass the engine's chunks on, and mark the first token (of a stream) and the last."""
     assert exchange.replica is not None
     now_ns, timeline, write = gateway.world.now_ns, exchange.timeline, exchange.sink.write
-    stream = gateway.engines[exchange.replica.id].generate(exchange.request, timeline)
     tokens = last_ns = 0
     usage = None
+
+    def give(chunk: Chunk) -> Awaitable[None] | None:
+        nonlocal tokens, last_ns, usage
+        if not exchange.started:
+            _start(exchange, chunk)
+            if gateway.places.suspects:
+                assert exchange.replica is not None
+                gateway.places.reached(exchange.replica, now_ns())
+        waiting = write(chunk.data) if chunk.data else None
+        if chunk.tokens:
+            last_ns = now_ns()
+            if not tokens and exchange.streaming:
+                timeline.mark(FIRST_TOKEN, last_ns)
+            tokens += chunk.tokens
+        if chunk.last:
+            exchange.answered = True
+            exchange.preemptions = chunk.preemptions
+        if chunk.usage is not None:
+            usage = chunk.usage
+        return waiting
+
+    stream = gateway.engines[exchange.replica.id].generate(exchange.request, timeline)
     try:
-        async for chunk in stream:
-            if not exchange.started:
-                _start(exchange, chunk)
-                if gateway.places.suspects:
-                    gateway.places.reached(exchange.replica, now_ns())
-            if chunk.data:
-                waiting = write(chunk.data)
+        push = getattr(stream, "push", None)
+        if push is not None:
+            await push(give)
+        else:
+            async for chunk in stream:
+                waiting = give(chunk)
                 if waiting is not None:
                     await waiting
-            if chunk.tokens:
-                last_ns = now_ns()
-                if not tokens and exchange.streaming:
-                    timeline.mark(FIRST_TOKEN, last_ns)
-                tokens += chunk.tokens
-            if chunk.last:
-                exchange.answered = True
-                exchange.preemptions = chunk.preemptions
-            if chunk.usage is not None:
-                usage = chunk.usage
     finally:
         if last_ns:
             timeline.mark(LAST_TOKEN, last_ns)

@@ -14,7 +14,7 @@ Deliberately absent: TLS (terminate it in front), several processes on one port,
 import asyncio
 import gc
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from hashlib import blake2b
 from typing import Any, cast
 
@@ -77,7 +77,6 @@ class Server:
         self._prefixes = fleet.policy.route.prefix_affinity > 0
         self._sweeper: asyncio.TimerHandle | None = None
         self._pages: dict[bytes, Callable[[], tuple[int, bytes, bytes]]] = {
-            b"/v1/models": lambda: (200, _JSON, models_page(list(gateway.catalog))),
             b"/healthz": lambda: (200, _JSON, b'{"status":"alive"}'),
             b"/readyz": self._ready,
             b"/metrics": lambda: (200, _PROMETHEUS, gateway.metrics_page()),
@@ -94,6 +93,7 @@ class Server:
         host, port = _address(self.fleet.gateway.listen)
         self.loop = asyncio.get_running_loop()
         self._listener = await self.loop.create_server(lambda: Connection(self), host, port, backlog=BACKLOG)
+        self.gateway.access.start()
         self._sweep()
         bound = self._listener.sockets[0].getsockname()
         return bound[0], bound[1]
@@ -139,6 +139,7 @@ class Server:
         await self._finish(1.0)
         for connection in list(self.connections):
             connection.transport.close()
+        self.gateway.access.close()
         for engine in self.gateway.engines.values():
             await engine.close()
 
@@ -183,18 +184,25 @@ class Server:
             UnknownError: no such path.  ProtocolError: 405.  AuthError: /v1/models without a key.
 
         """
-        if path in PARSERS or (path in self._pages and incoming.method not in (b"GET", b"HEAD")):
+        listing = path == b"/v1/models"
+        if path in PARSERS or ((listing or path in self._pages) and incoming.method not in (b"GET", b"HEAD")):
             raise ProtocolError(
                 405,
                 f"{incoming.method.decode()} is not how {path.decode(errors='replace')} is asked",
                 "method",
             )
+        if listing:
+            return 200, _JSON, models_page(self._models(incoming.headers))
         if path not in self._pages:
             shown = path.decode(errors="replace")[:80]
             raise UnknownError(f"no such path: {shown}", code="unknown_path", hint="the API is under /v1")
-        if path.startswith(b"/v1/"):
-            self.gateway.keys.tenant(incoming.headers.get(b"authorization"), "default")
         return self._pages[path]()
+
+    def _models(self, headers: Mapping[bytes, bytes]) -> list[str]:
+        """The names a caller may ask for.  Raises AuthError."""
+        access = self.gateway.access
+        caller = access.identify(headers.get(b"authorization"), headers.get(b"x-api-key"))
+        return access.visible(caller, self.gateway.catalog.items(), "", access.chosen(headers))
 
     def _request(self, request_id: str, incoming: Incoming, path: bytes) -> Request:
         """What body and headers say.  Raises CallerError."""
