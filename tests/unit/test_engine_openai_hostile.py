@@ -7,10 +7,12 @@ import pytest
 from gateway_upstream import (
     DONE,
     PLAIN,
+    Chunks,
     Upstream,
     answer,
     event,
     live,
+    mode,
     says,
     until,
     whole_stream,
@@ -19,11 +21,14 @@ from gateway_upstream import (
 from sits.core.errors import ConfigError, EngineError
 from sits.core.request import Request, Usage
 from sits.core.timeline import Timeline
-from sits.engine.answer import StreamReader, cut_short, usage
+from sits.engine.answer import StreamReader, cut_short
 from sits.engine.client import HEAD_BYTES_MAX
+from sits.engine.dialect.usage import counts_of
 from sits.engine.openai import HEADER_BYTES, OpenAIEngine
 from sits.engine.sse import SseSplitter
 from sits.world import RealWorld
+
+__all__ = ["mode"]
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 MANY = HEAD_BYTES_MAX // 1000 + 600
@@ -42,7 +47,7 @@ async def engine(*steps):
 
 async def ask(made, **more):
     request = Request(**{"id": "r1", "model": "m", "body": b"{}", **more})
-    return [chunk async for chunk in made.generate(request, Timeline())]
+    return await Chunks.of(made.generate(request, Timeline()))
 
 
 @pytest.mark.parametrize(
@@ -207,11 +212,11 @@ def test_text_about_errors_is_text():
              {"prompt_tokens": 2**64 - 1, "completion_tokens": 2**31}, {"prompt_tokens": 1e30}]
 )  # fmt: skip
 def test_usage_that_tells_nothing_leaves_the_counted_tokens(said):
-    assert usage(said) is None
+    assert counts_of(said) is None
 
 
 def test_the_largest_usage_that_is_believed():
-    assert usage({"prompt_tokens": 2**31 - 1, "completion_tokens": 2**63}) == Usage(input=2**31 - 1)
+    assert counts_of({"prompt_tokens": 2**31 - 1, "completion_tokens": 2**63}) == Usage(input=2**31 - 1)
 
 
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\n\r\n"])
@@ -224,7 +229,7 @@ def test_an_event_in_crumbs_is_looked_at_once(end):
             return super().rfind(what, start)
 
     splitter = SseSplitter()
-    splitter._held = Counted()
+    splitter.holds = Counted()
     text = b"data: " + b"a" * 3000 + end
     got = b"".join(splitter.feed(text[i : i + 1]) for i in range(len(text)))
     assert (got, splitter.rest) == (text, b"")

@@ -1,8 +1,8 @@
 """Two dialects, one meaning: OpenAI's Chat Completions and Anthropic's Messages, translated both ways.  No I/O.
 
 `chat` and `messages` are the shapes: what of each dialect has a meaning in the other, as types.  `ask_anthropic` and
-`ask_openai` translate requests, `answer_openai` and `answer_anthropic` answers, whole or as streams; `common` has the
-words both sides share (why an answer ended, what it took, what went wrong).  `messages_reader` follows a stream of
+`ask_openai` translate requests, `answer_openai` and `answer_anthropic` answers, whole or as streams; `reading`, `ending` and
+`usage` are what they share: refusing a field, why an answer ended, what it took.  `messages_reader` follows a stream of
 Anthropic's that passes untouched.
 
 Rules: a field that cannot be said in the other dialect is refused by name, with 400, unless it only hints (caching,

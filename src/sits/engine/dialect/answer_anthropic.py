@@ -21,10 +21,10 @@ from typing import Any
 
 import msgspec
 
-from sits.core.errors import EngineError
 from sits.engine.answer import error_text
-from sits.engine.dialect.answer_openai import decoded
-from sits.engine.dialect.common import ChatUsage, messages_usage, stop_of
+from sits.engine.dialect.ending import stop_of
+from sits.engine.dialect.reading import AnswerError, decoded
+from sits.engine.dialect.usage import ChatUsage, messages_usage
 from sits.engine.sse import SseSplitter, data_of, events
 
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -93,13 +93,13 @@ def message(body: bytes) -> bytes:
     """A whole answer in Anthropic's dialect.
 
     Raises:
-        EngineError: it is no answer, or has a part that cannot be said there.
+        AnswerError: it is no answer, or has a part that cannot be said there.
 
     """
     told: Completion = decoded(_completion, body)
     choice = next((choice for choice in told.choices if choice.index == 0), None)
     if choice is None or choice.message is None:
-        raise EngineError("the engine's answer has no message", code="engine_garbage")
+        raise AnswerError("engine_garbage", "answered without a message")
     part = choice.message
     content: list[dict[str, Any]] = []
     if part.thought:
@@ -140,10 +140,8 @@ def _input(arguments: str | None) -> msgspec.Raw:
     try:
         _object(text)
     except msgspec.DecodeError as error:
-        raise EngineError(
-            f"the engine's answer calls a tool with what is no JSON object: {error}",
-            code="engine_untranslatable",
-        ) from error
+        what = f"called a tool with what is no JSON object: {error}"
+        raise AnswerError("engine_untranslatable", what) from error
     return msgspec.Raw(text)
 
 
@@ -159,7 +157,7 @@ def _end(
 
 
 class MessageStream:
-    """Turns OpenAI's chunks into Anthropic's events, whatever the pieces they come in."""
+    """Turns OpenAI's chunks into Anthropic's events, whatever the pieces they come in.  `done`: they said `[DONE]`."""
 
     def __init__(self) -> None:
         self._splitter = SseSplitter()
@@ -171,20 +169,16 @@ class MessageStream:
         self._last = Choice()
         self._refused = ""
         self._usage: ChatUsage | None = None
-        self._done = False
+        self.done = False
 
     def take(self, data: bytes) -> bytes:
         """The events that `data` completes.
 
         Raises:
-            EngineError: a chunk that cannot be read, or said in Anthropic's dialect.
+            AnswerError: a chunk that cannot be read, or said in Anthropic's dialect.
 
         """
         return b"".join(map(self._translate, events(self._splitter.feed(data))))
-
-    def end(self) -> bytes:
-        """What is left to say when the stream is over, and well; nothing, when it said `[DONE]`."""
-        return b"" if self._done else self._finish()
 
     def _translate(self, event: bytes) -> bytes:
         data = data_of(event)
@@ -242,17 +236,15 @@ class MessageStream:
         if index not in self._calls:
             out = self._begin_call(call, index)
         elif index != self._call or self._open != "tool_use":
-            raise EngineError(
-                f"the engine's answer continues tool call {index} after another part had begun",
-                code="engine_untranslatable",
-            )
+            what = f"went on with tool call {index} after another part of the answer had begun"
+            raise AnswerError("engine_untranslatable", what)
         if call.function.arguments:
             out += self._delta(b"input_json_delta", b"partial_json", call.function.arguments)
         return out
 
     def _begin_call(self, call: Call, index: int) -> bytes:
         if len(self._calls) >= CALLS_MAX:
-            raise EngineError(f"the engine's answer has over {CALLS_MAX} tool calls", code="engine_garbage")
+            raise AnswerError("engine_garbage", f"answered with over {CALLS_MAX} tool calls")
         self._calls.add(index)
         self._call = index
         name = call.function.name or ""
@@ -293,9 +285,9 @@ class MessageStream:
         return _event(b"content_block_stop", {"type": "content_block_stop", "index": self._blocks})
 
     def _finish(self) -> bytes:
-        self._done = True
+        self.done = True
         if self._id is None:
-            raise EngineError("the engine's stream ended before it began", code="engine_garbage")
+            raise AnswerError("engine_garbage", "ended a stream before it began")
         stop_reason, stop_sequence, details = _end(self._last, self._refused, tools=bool(self._calls))
         delta = {"stop_reason": stop_reason, "stop_sequence": stop_sequence, "stop_details": details}
         usage = messages_usage(self._usage)

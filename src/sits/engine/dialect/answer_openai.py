@@ -19,10 +19,11 @@ from typing import Any
 
 import msgspec
 
-from sits.core.errors import EngineError
 from sits.engine.answer import error_text
 from sits.engine.dialect.chat import Raw
-from sits.engine.dialect.common import Ending, MessagesUsage, chat_usage, ending_of
+from sits.engine.dialect.ending import Ending, ending_of
+from sits.engine.dialect.reading import decoded
+from sits.engine.dialect.usage import MessagesUsage, chat_usage
 from sits.engine.sse import SseSplitter, data_of, events
 
 DONE = b"data: [DONE]\n\n"
@@ -170,7 +171,7 @@ def completion(body: bytes, created_s: int) -> bytes:
     """A whole answer in OpenAI's dialect.
 
     Raises:
-        EngineError: it is no answer, or has a part that cannot be said there.
+        AnswerError: it is no answer, or has a part that cannot be said there.
 
     """
     told: Message = decoded(_message, body)
@@ -208,24 +209,8 @@ def fields_of(ending: Ending) -> dict[str, Any]:
     return fields
 
 
-def decoded(decode: Any, data: bytes) -> Any:
-    """An engine's JSON.
-
-    Raises:
-        EngineError: it is not what it should be, or a part of it is nothing this dialect knows.
-
-    """
-    try:
-        return decode(data)
-    except msgspec.DecodeError as error:
-        unknown = str(error).startswith("Invalid value")
-        code = "engine_untranslatable" if unknown else "engine_garbage"
-        what = "has a part that cannot be said in the caller's dialect" if unknown else "cannot be read"
-        raise EngineError(f"the engine's answer {what}: {error}", code=code) from error
-
-
 class CompletionStream:
-    """Turns Anthropic's events into OpenAI's chunks, whatever the pieces they come in.
+    """Turns Anthropic's events into OpenAI's chunks, whatever the pieces they come in.  `done`: they said `message_stop`.
 
     Args:
         created_s: when, for the chunks' `created`.
@@ -234,6 +219,7 @@ class CompletionStream:
     """
 
     def __init__(self, created_s: int, *, usage: bool) -> None:
+        self.done = False
         self._created_s = created_s
         self._asked = usage
         self._splitter = SseSplitter()
@@ -248,14 +234,10 @@ class CompletionStream:
         """The chunks that `data` completes.
 
         Raises:
-            EngineError: an event that cannot be read, or said in OpenAI's dialect.
+            AnswerError: an event that cannot be read, or said in OpenAI's dialect.
 
         """
         return b"".join(map(self._translate, events(self._splitter.feed(data))))
-
-    def end(self) -> bytes:
-        """Nothing: a stream of Anthropic's that is over has said so."""
-        return b""
 
     def _translate(self, event: bytes) -> bytes:
         data = data_of(event)
@@ -274,7 +256,10 @@ class CompletionStream:
             return self._start(told.message)
         if isinstance(told, MessageDelta):
             return self._end(told)
-        return DONE if isinstance(told, MessageStop) else PING
+        if isinstance(told, Ping):
+            return PING
+        self.done = True
+        return DONE
 
     def _start(self, message: Message) -> bytes:
         self._usage.update(message.usage)

@@ -20,7 +20,7 @@ import msgspec
 from sits.core.errors import CallerError
 from sits.engine.dialect import chat, messages
 from sits.engine.dialect.chat import NOTHING, Raw, given
-from sits.engine.dialect.common import check_neutral, read, refuse
+from sits.engine.dialect.reading import check_neutral, read, refuse
 
 OTHER = "Anthropic's Messages API"
 TEMPERATURE_MAX = 1.0

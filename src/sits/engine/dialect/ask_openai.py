@@ -18,7 +18,7 @@ import msgspec
 
 from sits.engine.dialect import chat, messages
 from sits.engine.dialect.chat import given
-from sits.engine.dialect.common import read, refuse
+from sits.engine.dialect.reading import read, refuse
 
 OTHER = "OpenAI's Chat Completions"
 USER_CHARACTERS = 64

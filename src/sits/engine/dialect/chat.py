@@ -113,7 +113,7 @@ class User(Shape, tag_field="role", tag="user"):
 class Assistant(Shape, tag_field="role", tag="assistant"):
     """The model's turn.  `reasoning` is vLLM's name of `reasoning_content`; a null `content` is written, for templates ask for it."""
 
-    content: str | list[Text | Refusal] | None | msgspec.UnsetType = msgspec.UNSET
+    content: str | list[Text | Refusal] | msgspec.UnsetType | None = msgspec.UNSET
     refusal: str | None = None
     tool_calls: list[Call] | None = None
     reasoning_content: str | None = None

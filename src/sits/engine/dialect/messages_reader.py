@@ -16,7 +16,7 @@ import msgspec
 
 from sits.core.request import Chunk
 from sits.engine.answer import error_text
-from sits.engine.dialect.common import MessagesUsage
+from sits.engine.dialect.usage import MessagesUsage
 from sits.engine.sse import EventTooLongError, SseSplitter, data_of, events
 
 _CALM = b"event: content_block_delta\n"
