@@ -3,15 +3,16 @@
 import math
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sits.core.errors import ConfigError
-from sits.core.fleet import Arm
-from sits.policy.release import assign
-from sits.policy.rendezvous import score
+from sits.core.fleet import Arm, Release
+from sits.policy.release import Assigner, assign, generation_of
+from sits.policy.rendezvous import Owners, score
 
 NAMES = st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=5, unique=True)
 UNITS = st.text(max_size=20)
@@ -77,6 +78,59 @@ def test_fifteen_to_twenty_five_percent_moves_a_tenth_and_only_forward():
     moved = [(a, b) for a, b in zip(before, after, strict=True) if a != b]
     assert set(moved) == {("stable", "canary")}
     assert 0.09 < len(moved) / 20_000 < 0.11
+
+
+@given(UNITS, NAMES, st.lists(WEIGHTS, min_size=5, max_size=5), st.lists(WEIGHTS, min_size=5, max_size=5))
+def test_a_unit_only_moves_to_an_arm_whose_weight_rose_by_more(unit, names, before, after):
+    one, other = (assign(unit, "r1", arms_of(names, weights)).choice for weights in (before, after))
+    if one != other:
+        rose = {name: new / old for name, old, new in zip(names, before, after, strict=False)}
+        assert rose[other] > rose[one]
+
+
+@given(
+    UNITS, st.text(max_size=5), NAMES, st.lists(st.just(0.0) | st.floats(1e-6, 100), min_size=5, max_size=5)
+)
+def test_owners_are_whom_the_scores_name(unit, salt, names, weights):
+    key, head = unit.encode(), salt.encode()
+    scores = {name: score(head + key, name, weight) for name, weight in zip(names, weights, strict=False)}
+    best = max(scores, key=lambda name: (scores[name], name))
+    assert Owners(zip(names, weights, strict=False), head).of(key) == (best if scores[best] > 0 else "")
+
+
+RAMP = (0.0, 0.01, 0.05, 0.25, 1.0)
+
+
+def deal(share, units, salt="r1"):
+    arms = (Arm(name="stable", weight=1 - share), Arm(name="canary", weight=share, model="next"))
+    assigner = Assigner(Release(salt=salt, arms=arms))
+    return [assigner.assign("llama", "t", unit).target.arm == "canary" for unit in units]
+
+
+def test_a_ramp_moves_the_delta_forward_and_a_rollback_brings_back_exactly_who_was_there():
+    units = [f"user-{i}" for i in range(20_000)]
+    steps = {share: deal(share, units) for share in RAMP}
+    for low, high in pairwise(RAMP):
+        moved = sum(new != old for old, new in zip(steps[low], steps[high], strict=True))
+        assert all(new or not old for old, new in zip(steps[low], steps[high], strict=True))
+        sigma = math.sqrt(20_000 * (high - low) * (1 - high + low))
+        assert abs(moved - 20_000 * (high - low)) <= 5 * sigma
+    for share in reversed(RAMP):
+        assert deal(share, units) == steps[share]
+    assert deal(0.25, units, "r2") != steps[0.25]
+    assert (any(steps[0.0]), all(steps[1.0])) == (False, True)
+
+
+@given(st.sampled_from(("salt", "unit", "model", "weight", "artefact", "fallback")))
+def test_a_generation_is_of_everything_an_assignment_depends_on(what):
+    arm = {"name": "a", "weight": 1.0}
+    base = generation_of(Release(arms=(Arm(**arm),)))
+    changed = (
+        Release(arms=(Arm(**{**arm, what: 0.5 if what == "weight" else "x"}),))
+        if what in ("weight", "artefact", "fallback")
+        else Release(**{what: "session" if what == "unit" else "x"}, arms=(Arm(**arm),))
+    )
+    assert generation_of(changed) != base == generation_of(Release(arms=(Arm(**arm),)))
 
 
 def test_replicas_in_other_processes_agree():
