@@ -10,16 +10,13 @@ repeat, in reversed order every other time; figures are medians with their range
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 
 from gateway.load import Load
 from gateway.measure import PHASES, QUICK, measure
-from gateway.peers import BY_NAME, PEERS, install
+from gateway.peers import BY_NAME, CACHE, PEERS, install
 from gateway.table import quick_table
-
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "sits-bench"
 
 
 def main() -> int:

