@@ -5,6 +5,7 @@ import contextlib
 import functools
 
 import orjson
+import pytest
 import uvloop
 
 from sits.core.fleet import Fleet, OpenAIEngine, Policies
@@ -273,3 +274,29 @@ def live(test):
             runner.run(bounded())
 
     return run
+
+
+@pytest.fixture(autouse=True, params=["pulled", "pushed"])
+def mode(request, monkeypatch):
+    """Every test that imports this runs twice: chunks are asked for one by one, or handed over as they come."""
+    monkeypatch.setattr(Chunks, "pushed", request.param == "pushed")
+
+
+class Chunks:
+    """Reads answers in the mode of the test."""
+
+    pushed = False
+
+    @classmethod
+    async def of(cls, stream, into=None):
+        """All chunks of an answer; `into` has those that came before an error."""
+        got = [] if into is None else into
+        if cls.pushed:
+            try:
+                await stream.push(got.append)
+            finally:
+                await stream.aclose()
+        else:
+            async for chunk in stream:
+                got.append(chunk)
+        return got

@@ -11,11 +11,13 @@ from gateway_upstream import (
     PLAIN,
     SSE_HEAD,
     STREAM,
+    Chunks,
     Upstream,
     answer,
     chunked,
     event,
     live,
+    mode,
     says,
     whole_stream,
 )
@@ -27,6 +29,8 @@ from sits.core.request import Request, Usage
 from sits.core.timeline import Timeline
 from sits.engine.openai import OpenAIEngine
 from sits.world import RealWorld
+
+__all__ = ["mode"]
 
 BODY = b'{"model": "m", "odd":   [1.50, null], "stream": true}'
 
@@ -44,10 +48,7 @@ async def engine(script=None, path="", **more):
 
 async def ask(made, timeline=None, into=None, **more):
     request = Request(**{"id": "r1", "model": "m", "body": BODY, **more})
-    got = [] if into is None else into
-    async for chunk in made.generate(request, timeline or Timeline()):
-        got.append(chunk)
-    return got
+    return await Chunks.of(made.generate(request, timeline or Timeline()), into)
 
 
 def data(chunks):

@@ -3,8 +3,8 @@
 `StreamReader` looks into a stream only where it matters: every event until the first that carries content, and those
 that can be the end, usage or an error; in between, events that say `"finish_reason":null` are counted.  A stream passes byte for byte.
 
-Rules: one event with content counts as one token, until usage tells better; usage is understood under the names of
-OpenAI (prompt/completion) and of others (input/output); an error event stops the stream, what came before it stays valid.
+Rules: one event with content counts as one token, until usage tells better; usage is understood under everybody's names
+(`dialect.usage`); an error event stops the stream, what came before it stays valid.
 Errors come as data (`{"error": ...}`; `{"object": "error"}` of vLLM before 0.9), as events named `error`, and as a field
 `error:` (llama.cpp before mid 2025).
 
@@ -18,14 +18,13 @@ from typing import Any
 import orjson
 
 from sits.core.request import Chunk, Usage
+from sits.engine.dialect.usage import counts_of
 from sits.engine.sse import EventTooLongError, SseSplitter, data_of, event_end
 
 ERROR_TEXT_MAX = 300
 """Characters of an engine's own error text that are repeated to the caller."""
 
 _NAMED_ERROR = re.compile(rb"^event: ?error\r?$", re.MULTILINE)
-
-COUNT_END = 2**31
 
 _CALM = (b'"finish_reason":null', b'"finish_reason": null')
 """What every event in mid-stream contains, and no end, error or last usage does, in either spelling of JSON.  Text cannot
@@ -48,6 +47,15 @@ class StreamReader:
 
     def take(self, data: bytes) -> Chunk | None:
         """The chunk of whole events that `data` completes, None when it completes none."""
+        if (
+            self._flowing
+            and data.find(b"\n") == len(data) - 2
+            and data.startswith(b"data:")
+            and data.endswith(b"\n\n")
+            and self._calm in data
+            and not self._splitter.holds
+        ):
+            return Chunk(data, 1)  # one event of one line, as engines send them
         try:
             block = self._splitter.feed(data)
         except EventTooLongError as error:
@@ -56,8 +64,6 @@ class StreamReader:
         if not block:
             return None
         if self._flowing:
-            if block.find(b"\n") == len(block) - 2 and self._calm in block and block.startswith(b"data:"):
-                return Chunk(block, 1)  # one event of one line, as engines send them
             count = _count_data(block)
             if block.count(self._calm) == count and not _has_error_field(block):
                 return Chunk(data=block, tokens=count)
@@ -121,7 +127,7 @@ class StreamReader:
         if _carries_content(event):
             chunk.tokens += 1
             self._calm = _CALM[1] if _CALM[1] in data else _CALM[0]
-        chunk.usage = usage(event.get("usage")) or chunk.usage
+        chunk.usage = counts_of(event.get("usage")) or chunk.usage
         return True
 
 
@@ -164,7 +170,7 @@ def usage_of(body: bytes) -> Usage | None:
         return None
     try:
         # Where usage is a field of the answer itself, what follows it is the rest of an object.
-        return usage(orjson.loads(b"{" + body[at:])["usage"])
+        return counts_of(orjson.loads(b"{" + body[at:])["usage"])
     except ValueError:
         return _usage_of_whole(body)
 
@@ -174,25 +180,7 @@ def _usage_of_whole(body: bytes) -> Usage | None:
         found = orjson.loads(body)
     except ValueError:
         return None
-    return usage(found.get("usage")) if isinstance(found, dict) else None
-
-
-def usage(found: object) -> Usage | None:
-    """Token counts of a usage object; None when it is none, or tells nothing that can be a count."""
-    if not isinstance(found, dict):
-        return None
-    details = found.get("prompt_tokens_details") or found.get("input_tokens_details")
-    counts = Usage(
-        input=_count(found.get("prompt_tokens", found.get("input_tokens"))),
-        output=_count(found.get("completion_tokens", found.get("output_tokens"))),
-        cached=_count(details.get("cached_tokens") if isinstance(details, dict) else 0),
-    )
-    return counts if counts.input or counts.output else None
-
-
-def _count(value: object) -> int:
-    """A token count, 0 when it is none; what no engine can have counted is not added to the books."""
-    return value if type(value) is int and 0 < value < COUNT_END else 0
+    return counts_of(found.get("usage")) if isinstance(found, dict) else None
 
 
 def cut_short(body: bytes) -> bool:

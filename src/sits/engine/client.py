@@ -13,6 +13,7 @@ Deliberately absent: pools and retries (engine.openai), what the bytes mean, pro
 import asyncio
 import select
 import ssl
+from collections.abc import Callable
 from typing import Any, cast
 
 import httptools
@@ -108,6 +109,7 @@ class Connection(asyncio.Protocol):
         self._silence = silence
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._waiter = Waiter()
+        self._pump: Callable[[], None] | None = None
         self._since_ns = 0
         self._lost: ClosedError | None = None
         self._reading = True
@@ -195,6 +197,25 @@ class Connection(asyncio.Protocol):
             await self._wait()
         return self.taken()
 
+    async def flow(self, pump: Callable[[], None]) -> None:
+        """Call `pump` at each arrival of bytes, until the answer's end or a `wake`; nothing when bytes are here already.
+
+        Raises:
+            Whatever `wake` is given; TimeoutError.
+
+        """
+        if self._pieces or self._ended or self._lost is not None:
+            return
+        self._pump = pump
+        try:
+            await self._wait()
+        finally:
+            self._pump = None
+
+    def wake(self, error: BaseException | None = None) -> None:
+        """End a `flow`."""
+        self._waiter.wake(error)
+
     async def rest(self) -> bytes:
         """The whole body.  Raises ClosedError, TimeoutError."""
         whole = bytearray()
@@ -248,7 +269,10 @@ class Connection(asyncio.Protocol):
         if self._buffered > BUFFER_BYTES and self._reading:
             self._reading = False
             self._transport.pause_reading()
-        if self._headed:
+        if self._pump is not None and not self._ended:
+            self._since_ns = self._silence.now_ns
+            self._pump()
+        elif self._headed:
             self._waiter.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:

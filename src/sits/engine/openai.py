@@ -20,6 +20,7 @@ Deliberately absent: retries across engines (the pipeline's), proxies, HTTP/2, r
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
 from sits.core.errors import ConfigError, EngineError, EngineTimeoutError
@@ -29,6 +30,16 @@ from sits.core.timeline import Timeline
 from sits.core.units import SECOND, show_duration
 from sits.engine.answer import StreamReader, cut_short, error_text, usage_of
 from sits.engine.client import Address, ClosedError, Connection, Silence
+from sits.engine.dialect.reading import AnswerError
+from sits.engine.translated import (
+    COUNT_TOKENS,
+    MESSAGES,
+    READERS,
+    Reader,
+    Translation,
+    for_anthropic_client,
+    not_served,
+)
 
 POOL_MAX = 256
 """Idle connections kept; more are closed."""
@@ -47,6 +58,8 @@ class OpenAIEngine:
         url: `http(s)://host[:port][/base][/v1]`.
         api_key: sent as a bearer token when not empty.
         models: what it serves (for whoever asks; routing has its own list).
+        speaks: its dialects; requests of another are translated (`engine.translated`).
+        key_header: how the key is sent.
         connect_timeout: ns to a connection; first_byte_timeout: ns of silence.
         world: the clock.
 
@@ -65,7 +78,12 @@ class OpenAIEngine:
         models: tuple[str, ...] = (),
         connect_timeout: int = 2 * SECOND,
         first_byte_timeout: int = 60 * SECOND,
+        speaks: tuple[str, ...] = ("openai",),
+        key_header: str = "Authorization: Bearer ",
     ) -> None:
+        self.translations: dict[str, Callable[[Request], Translation]] = {}
+        if "anthropic" not in speaks:
+            self.translations = {MESSAGES: for_anthropic_client, COUNT_TOKENS: not_served}
         self.name = name
         self.url = url
         self.models = models
@@ -82,18 +100,24 @@ class OpenAIEngine:
                 field="api_key_env",
                 hint="a key is printable ASCII; does the variable end with a newline?",
             )
-        key = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
+        key = f"{key_header}{api_key}\r\n" if api_key else ""
         self._fixed = f"Host: {self.address.netloc}\r\n{key}Content-Type: application/json\r\nAccept-Encoding: identity\r\n"
 
     def generate(self, request: Request, timeline: Timeline) -> "_Answer":
         """Answer `request`; see the module's rules for what becomes of failures.
 
-        Raises (while it is read):
+        Raises:
+            CallerError: it is of another dialect and cannot be said in the engine's, or not served at all.
+        While it is read:
             EngineError: unreachable, dead, garbage, or an answer of 5xx.
             EngineTimeoutError: silent for too long.
 
         """
-        return _Answer(self, request)
+        translate = self.translations.get(request.endpoint)
+        if translate is None:
+            return _Answer(self, request)
+        translation = translate(request)
+        return _Answer(self, translation.request, translation)
 
     async def close(self) -> None:
         """Close all connections; answers under way and to come end with an EngineError."""
@@ -131,7 +155,7 @@ class OpenAIEngine:
         trace = f"traceparent: {request.traceparent}\r\n" if request.traceparent else ""
         text = (
             f"POST {self._base}{request.endpoint} HTTP/1.1\r\n{self._fixed}x-request-id: {request.id}\r\n{trace}"
-            f"Content-Length: {len(request.body)}\r\n\r\n"
+            f"{request.dialect_headers}Content-Length: {len(request.body)}\r\n\r\n"
         )
         return text.encode("latin-1")
 
@@ -210,16 +234,22 @@ class OpenAIEngine:
         return EngineError(f"engine {self.name!r} at {self.url} {what}", code=code)
 
 
+Give = Callable[[Chunk], Awaitable[None] | None]
+
+
 class _Answer:
     """One answer as an async iterator.  (An async generator would cost its bookkeeping in the loop for each request.)"""
 
-    __slots__ = ("_connection", "_engine", "_over", "_reader", "_request")
+    __slots__ = ("_connection", "_engine", "_over", "_reader", "_request", "_translation")
 
-    def __init__(self, engine: OpenAIEngine, request: Request) -> None:
+    def __init__(
+        self, engine: OpenAIEngine, request: Request, translation: Translation | None = None
+    ) -> None:
         self._engine = engine
         self._request = request
+        self._translation = translation
         self._connection: Connection | None = None
-        self._reader: StreamReader | None = None
+        self._reader: Reader | None = None
         self._over = False
 
     def __aiter__(self) -> "_Answer":
@@ -235,7 +265,11 @@ class _Answer:
                 if connection.status >= 400 or connection.content_type[:17].lower() != EVENT_STREAM:
                     return await self._whole(connection)
                 content_type = EVENT_STREAM + connection.content_type[17:]
-                self._reader = StreamReader(connection.status, content_type)
+                if self._translation is not None:
+                    self._reader = self._translation.reader(connection.status, content_type)
+                else:
+                    follow = READERS.get(self._request.endpoint, StreamReader)
+                    self._reader = follow(connection.status, content_type)
             reader = self._reader
             assert reader is not None
             if reader.problem is None:
@@ -262,6 +296,38 @@ class _Answer:
             raise self._engine.failed(*reader.problem)
         raise StopAsyncIteration
 
+    async def push(self, give: Give) -> None:
+        """Hand every chunk to `give` the moment it comes, inside the call that brings its bytes; wait where `give` says so."""
+        blocked: Awaitable[None] | None = None
+
+        def pump() -> None:
+            nonlocal blocked
+            assert self._connection is not None
+            assert self._reader is not None
+            try:
+                chunk = self._reader.take(self._connection.taken())
+                if chunk is not None:
+                    blocked = give(chunk)
+            except Exception as error:  # noqa: BLE001  (raised where the answer is awaited)
+                self._connection.wake(error)
+                return
+            if blocked is not None or self._reader.problem is not None:
+                self._connection.wake()
+
+        async for chunk in self:
+            blocked = give(chunk)
+            while blocked is not None:
+                waiting, blocked = blocked, None
+                await waiting
+            if self._connection is not None and (self._reader is None or self._reader.problem is None):
+                try:
+                    await self._connection.flow(pump)
+                except TimeoutError as error:
+                    raise self._engine.broken(error, "died in mid-answer") from None
+            while blocked is not None:
+                waiting, blocked = blocked, None
+                await waiting
+
     async def aclose(self) -> None:
         """Stop: the connection is closed unless its answer is over."""
         self._end()
@@ -271,7 +337,13 @@ class _Answer:
         if connection.ends_with_connection and cut_short(body):
             raise self._engine.failed("engine_died", "closed the connection inside its answer")
         self._end()
-        return self._engine.whole(connection, body)
+        chunk = self._engine.whole(connection, body)
+        if self._translation is None:
+            return chunk
+        try:
+            return self._translation.whole(chunk)
+        except AnswerError as error:
+            raise self._engine.failed(error.code, error.what) from None
 
     def _end(self) -> None:
         connection, self._connection = self._connection, None

@@ -22,18 +22,18 @@ class EventTooLongError(ValueError):
 
 
 class SseSplitter:
-    """Holds what is not yet a whole event."""
+    """`holds` what is not yet a whole event."""
 
-    __slots__ = ("_held", "limit")
+    __slots__ = ("holds", "limit")
 
     def __init__(self, limit: int = EVENT_LIMIT) -> None:
         self.limit = limit
-        self._held = bytearray()
+        self.holds = bytearray()
 
     @property
     def rest(self) -> bytes:
         """What is not yet a whole event."""
-        return bytes(self._held)
+        return bytes(self.holds)
 
     def feed(self, data: bytes) -> bytes:
         r"""The block of whole events that `data` completes; empty when it completes none.
@@ -46,7 +46,7 @@ class SseSplitter:
             EventTooLongError: an event is over the limit.
 
         """
-        held = self._held
+        held = self.holds
         if not held:
             if data.endswith(b"\n\n"):
                 return data
