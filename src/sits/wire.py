@@ -18,6 +18,7 @@ from sits.core import fleet as tree
 from sits.core.errors import ConfigError
 from sits.core.ports import Engine, World
 from sits.core.request import Request
+from sits.engine.anthropic import AnthropicEngine
 from sits.engine.openai import OpenAIEngine
 
 if TYPE_CHECKING:
@@ -25,7 +26,11 @@ if TYPE_CHECKING:
     from sits.sim.spec import EngineSpec
 
 KINDS: Mapping[str, Mapping[str, Any]] = {
-    "engine": {"emulated": "sits.engine.emulated.EmulatedEngine", "openai": OpenAIEngine},
+    "engine": {
+        "anthropic": AnthropicEngine,
+        "emulated": "sits.engine.emulated.EmulatedEngine",
+        "openai": OpenAIEngine,
+    },
 }
 """Every kind of object a configuration may name, by what it is a kind of; a dotted name where the class is imported late."""
 
@@ -109,7 +114,7 @@ def emulation(fleet: tree.Fleet, engine: tree.EmulatedEngine, faults: Mapping[st
 
 def build_engine(
     fleet: tree.Fleet,
-    engine: tree.EmulatedEngine | tree.OpenAIEngine,
+    engine: tree.AnyEngine,
     world: World,
     *,
     lengths: Callable[[Request], int],
@@ -137,20 +142,23 @@ def build_engine(
                 value=engine.api_key_env,
                 hint="export it, or leave api_key_env out",
             )
-    return OpenAIEngine(
-        name=engine.name,
-        url=engine.url,
-        api_key=key,
-        models=engine.models,
-        connect_timeout=engine.connect_timeout,
-        first_byte_timeout=fleet.gateway.first_byte_timeout,
-        world=world,
-    )
+    shared: dict[str, Any] = {
+        "name": engine.name,
+        "url": engine.url,
+        "api_key": key,
+        "models": engine.models,
+        "connect_timeout": engine.connect_timeout,
+        "first_byte_timeout": fleet.gateway.first_byte_timeout,
+        "world": world,
+    }
+    if isinstance(engine, tree.AnthropicEngine):
+        return AnthropicEngine(**shared, version=engine.version, max_tokens=engine.max_tokens)
+    return OpenAIEngine(**shared, speaks=engine.speaks)
 
 
-def served(fleet: tree.Fleet, engine: tree.EmulatedEngine | tree.OpenAIEngine) -> tuple[str, ...]:
+def served(fleet: tree.Fleet, engine: tree.AnyEngine) -> tuple[str, ...]:
     """Model and adapter names an engine answers to."""
-    if isinstance(engine, tree.OpenAIEngine):
+    if isinstance(engine, tree.RemoteEngine):
         return (*engine.models, *engine.adapters)
     families = [by_name(fleet.adapters, name) for name in engine.adapters]
     return (engine.model, *(f"{family.name}-{i}" for family in families for i in range(family.count)))

@@ -26,7 +26,7 @@ from sits.bench.lengths import AZURE_CONVERSATION_ANSWER
 from sits.bench.target import fetch
 from sits.core.config import digest, dump_fleet, load_fleet
 from sits.core.errors import ConfigError, SitsError
-from sits.core.fleet import EmulatedEngine, Fleet, OpenAIEngine
+from sits.core.fleet import AnyEngine, EmulatedEngine, Fleet, OpenAIEngine
 from sits.core.ports import Engine
 from sits.core.request import Request
 from sits.core.units import SECOND
@@ -88,7 +88,9 @@ async def _serve(fleet: Fleet, say: Say) -> None:
             (path / f"fleet-{name}.yaml").write_text(dump_fleet(fleet))
             writer.start()
             watchers.extend(
-                asyncio.ensure_future(_watch(gateway, one, signals, say)) for one in fleet.engines
+                asyncio.ensure_future(_watch(gateway, one, signals, say))
+                for one in fleet.engines
+                if isinstance(one, EmulatedEngine | OpenAIEngine)  # Anthropic's API tells nothing to watch
             )
             say(_started(fleet, host, port, path))
 
@@ -161,7 +163,7 @@ def _started(fleet: Fleet, host: str, port: int, store: Path) -> str:
     return f"{fleet.name}: serving {len(fleet.engines)} engines on http://{host}:{port}/v1, recording to {store}; Ctrl-C drains"
 
 
-def _hooks(engine: EmulatedEngine | OpenAIEngine, steps: StepLog) -> dict[str, Any]:
+def _hooks(engine: AnyEngine, steps: StepLog) -> dict[str, Any]:
     return {"on_step": steps.append, "noise": True} if isinstance(engine, EmulatedEngine) else {}
 
 

@@ -19,7 +19,7 @@ from html import escape
 import msgspec
 
 from sits.app.drawing import CHAR_WIDTH, LINE_HEIGHT, Drawing, fit, wrapped
-from sits.core.fleet import EmulatedEngine, Fleet, Node, OpenAIEngine
+from sits.core.fleet import AnyEngine, EmulatedEngine, Fleet, Node, RemoteEngine
 from sits.core.units import show_duration
 
 WIDTH = 380
@@ -322,7 +322,7 @@ def _link(
 def _servers(drawing: Drawing, y: float, fleet: Fleet, other: Fleet | None) -> float:
     """Engines without a drawn machine: by URL, or emulated without a node."""
     drawn = {node.name for node in fleet.nodes}
-    rest = [one for one in fleet.engines if isinstance(one, OpenAIEngine) or one.node not in drawn]
+    rest = [one for one in fleet.engines if isinstance(one, RemoteEngine) or one.node not in drawn]
     known = {one.name: one for one in other.engines} if other is not None else {}
     for engine in rest[:MAX_SERVERS]:
         y += GAP
@@ -332,7 +332,7 @@ def _servers(drawing: Drawing, y: float, fleet: Fleet, other: Fleet | None) -> f
             PAD * 2, y + 17, fit(engine.name, WIDTH / 2), f"tp-strong {'tp-diff' if changed else ''}"
         )
         drawing.text(PAD * 2, y + 32, fit(_server_line(engine), WIDTH - 4 * PAD), "tp-small")
-        if isinstance(engine, OpenAIEngine) and engine.region:
+        if isinstance(engine, RemoteEngine) and engine.region:
             drawing.text(WIDTH - PAD * 2, y + 17, fit(engine.region, 120), "tp-small", "end")
         y += 40
     if len(rest) > MAX_SERVERS:
@@ -341,8 +341,8 @@ def _servers(drawing: Drawing, y: float, fleet: Fleet, other: Fleet | None) -> f
     return y
 
 
-def _server_line(engine: EmulatedEngine | OpenAIEngine) -> str:
+def _server_line(engine: AnyEngine) -> str:
     show: Callable[[Sequence[str]], str] = ", ".join
-    if isinstance(engine, OpenAIEngine):
+    if isinstance(engine, RemoteEngine):
         return f"{engine.url} · {show(engine.models)}" if engine.models else engine.url
     return f"emulated · {engine.model}"

@@ -7,7 +7,7 @@ its digest is the configuration generation.  Parsing lives in `core.config`, obj
 Deliberately absent: anything that is measured.  A fleet file states intent; effective values come from engines.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from sits.core.fleet_access import Access
 from sits.core.fleet_cache import ResponseCache
@@ -210,23 +210,45 @@ class EmulatedEngine(_Section, tag_field="kind", tag="emulated", frozen=True, kw
     lora: Lora = Lora()
 
 
-class OpenAIEngine(_Section, tag_field="kind", tag="openai", frozen=True, kw_only=True):
-    """An OpenAI-compatible server at `url` (vLLM, SGLang, llama.cpp, a provider).
-
-    `api_key_env` names the environment variable that holds its key.  `metrics` is the URL of its Prometheus
-    page, `{url}/metrics` when empty.
-    """
+class RemoteEngine(_Section, frozen=True, kw_only=True):
+    """What all servers at a URL have.  `api_key_env` names the environment variable that holds the server's key."""
 
     name: str
     like: str = ""
     url: str = ""
     models: tuple[str, ...] = ()
-    adapters: tuple[str, ...] = ()
     api_key_env: str = ""
-    metrics: str = ""
     region: str = ""
     weight: float = 1.0
     connect_timeout: Ns = Ns(2_000_000_000)
+
+
+class OpenAIEngine(RemoteEngine, tag_field="kind", tag="openai", frozen=True, kw_only=True):
+    """An OpenAI-compatible server at `url` (vLLM, SGLang, llama.cpp, a provider).
+
+    `metrics` is the URL of its Prometheus page, `{url}/metrics` when empty.  `speaks` lists the dialects the server knows:
+    with `anthropic` (vLLM from 0.11, SGLang) it answers `/v1/messages` itself, without its requests are translated.
+    """
+
+    adapters: tuple[str, ...] = ()
+    metrics: str = ""
+    speaks: tuple[Literal["openai", "anthropic"], ...] = ("openai",)
+
+
+class AnthropicEngine(RemoteEngine, tag_field="kind", tag="anthropic", frozen=True, kw_only=True):
+    """A server of Anthropic's Messages API: Anthropic, or who offers the same; other endpoints are translated.
+
+    `version` is sent where the caller names none.  `max_tokens` is the limit of answers to callers who set none: the API
+    wants one, OpenAI's does not.
+    """
+
+    adapters: ClassVar[tuple[str, ...]] = ()
+    url: str = "https://api.anthropic.com"
+    version: str = "2023-06-01"
+    max_tokens: int = 4096
+
+
+AnyEngine = EmulatedEngine | OpenAIEngine | AnthropicEngine
 
 
 class Fleet(_Section, frozen=True, kw_only=True):
@@ -240,4 +262,4 @@ class Fleet(_Section, frozen=True, kw_only=True):
     nodes: tuple[Node, ...] = ()
     models: tuple[Model, ...] = ()
     adapters: tuple[Adapters, ...] = ()
-    engines: tuple[EmulatedEngine | OpenAIEngine, ...]
+    engines: tuple[AnyEngine, ...]

@@ -74,6 +74,7 @@ RANGES: dict[type, dict[str, tuple[float, float]]] = {
     tree.Lora: {"max_loras": (0, 65_536)},
     tree.EmulatedEngine: {"cpu_numa": (0, 1023)},
     tree.OpenAIEngine: {"weight": (0, 1e6), "connect_timeout": (1, _INF)},
+    tree.AnthropicEngine: {"weight": (0, 1e6), "connect_timeout": (1, _INF), "max_tokens": (1, 2**31 - 1)},
 }
 """Lowest and highest allowed value, in base units, of each field that has a range."""
 
@@ -84,6 +85,7 @@ WEIGHT_LOW = 1e-6
 """The smallest weight that is not 0: what is divided by it must stay a number."""
 
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
+_VERSION = re.compile(r"[A-Za-z0-9.-]{1,64}")
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -262,13 +264,13 @@ def _check_engines(fleet: tree.Fleet, path: str, report: Report) -> None:
         inner = f"{at}[{i}]"
         if engine.name in bad or not report.sound(inner):
             continue
-        if isinstance(engine, tree.OpenAIEngine):
-            _check_openai(engine, inner, report)
+        if isinstance(engine, tree.RemoteEngine):
+            _check_remote(engine, inner, report)
         else:
             _check_emulated(engine, names, inner, report)
 
 
-def _check_openai(engine: tree.OpenAIEngine, path: str, report: Report) -> None:
+def _check_remote(engine: tree.OpenAIEngine | tree.AnthropicEngine, path: str, report: Report) -> None:
     _check_url(engine.url, join(path, "url"), report)
     _check_weight(engine.weight, join(path, "weight"), report)
     if not engine.models:
@@ -279,8 +281,16 @@ def _check_openai(engine: tree.OpenAIEngine, path: str, report: Report) -> None:
             hint = f"one line of text, at most {NAME_CHARACTERS} characters"
             inner = f"{join(path, 'models')}[{i}]"
             report.add(inner, f"{model[:40]!r} cannot be a name", value=model, hint=hint)
-    if engine.metrics:
-        _check_url(engine.metrics, join(path, "metrics"), report)
+    if isinstance(engine, tree.AnthropicEngine):
+        if not _VERSION.fullmatch(engine.version):
+            hint = "a date like 2023-06-01, or a word; letters, digits, dots and dashes"
+            report.add(join(path, "version"), "cannot be a header", value=engine.version, hint=hint)
+    else:
+        if "openai" not in engine.speaks:
+            hint = "a server of Anthropic's dialect alone is of kind 'anthropic'"
+            report.add(join(path, "speaks"), "leaves 'openai' out", value=list(engine.speaks), hint=hint)
+        if engine.metrics:
+            _check_url(engine.metrics, join(path, "metrics"), report)
     if engine.api_key_env and not _ENV.fullmatch(engine.api_key_env):
         # The value is not shown: whoever gets this wrong has most likely pasted the key itself.
         hint = "name the variable that holds the key, like OPENAI_API_KEY; never the key itself"

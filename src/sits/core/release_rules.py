@@ -27,7 +27,7 @@ def served_names(fleet: tree.Fleet) -> Iterator[str]:
     """Every name an engine can be asked for: models, and adapters with their families spelled out."""
     families = {family.name: family for family in fleet.adapters}
     for engine in fleet.engines:
-        yield from engine.models if isinstance(engine, tree.OpenAIEngine) else (engine.model,)
+        yield from engine.models if isinstance(engine, tree.RemoteEngine) else (engine.model,)
         for name in engine.adapters:
             family = families.get(name)
             yield from (f"{name}-{i}" for i in range(family.count)) if family else (name,)

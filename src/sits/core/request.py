@@ -20,6 +20,7 @@ class Request(msgspec.Struct, kw_only=True):
         prefix: identity of that shared prefix; empty = none.
         arrival_ns: first byte, monotonic ns.
         deadline_ns: answer useless after this, monotonic ns; 0 = none.
+        dialect_headers: header lines of the caller's dialect that its engine has to see, each with its line end.
         body: the raw request body as received, forwarded without re-serialising.
 
     """
@@ -37,6 +38,7 @@ class Request(msgspec.Struct, kw_only=True):
     arrival_ns: int = 0
     deadline_ns: int = 0
     traceparent: str = ""
+    dialect_headers: str = ""
     body: bytes = b""
 
 

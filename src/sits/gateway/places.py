@@ -19,7 +19,7 @@ Deliberately absent: the choice (policy.route), and scraping (who scrapes an eng
 from collections.abc import Iterable, Mapping
 
 from sits.core.errors import EngineError
-from sits.core.fleet import Adapters, EmulatedEngine, Fleet, OpenAIEngine
+from sits.core.fleet import Adapters, AnyEngine, Fleet, RemoteEngine
 from sits.core.replica import Replica
 from sits.core.units import MS, SECOND
 from sits.gateway.shared import FAILED_NS, FAILURES, INFLIGHT, ONE, OPEN_NS, TOKENS_MAX, Shared, column
@@ -52,12 +52,12 @@ def replicas_of(fleet: Fleet, names: Iterable[str]) -> tuple[Replica, ...]:
     return tuple(_replica(engine, families) for engine in fleet.engines if engine.name in wanted)
 
 
-def _replica(engine: EmulatedEngine | OpenAIEngine, families: dict[str, Adapters]) -> Replica:
+def _replica(engine: AnyEngine, families: dict[str, Adapters]) -> Replica:
     adapters: list[str] = []
     for name in engine.adapters:
         family = families.get(name)
         adapters += [f"{name}-{i}" for i in range(family.count)] if family else [name]
-    if isinstance(engine, OpenAIEngine):
+    if isinstance(engine, RemoteEngine):
         models, region, weight = engine.models, engine.region, engine.weight
     else:
         models, region, weight = (engine.model,), "", 1.0

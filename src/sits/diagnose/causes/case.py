@@ -29,7 +29,7 @@ import numpy as np
 
 from sits.core.breakpoints import API_RECV, INDEX
 from sits.core.finding import Change, Evidence, Finding, Interval
-from sits.core.fleet import EmulatedEngine, Fleet, OpenAIEngine
+from sits.core.fleet import AnyEngine, EmulatedEngine, Fleet
 from sits.diagnose.attribute import Parts, split
 from sits.diagnose.columns import Columns, Floats, Ints, rows_of
 from sits.diagnose.decompose import NS_PER_MS, end_of
@@ -170,7 +170,7 @@ class Case:
         chosen = np.flatnonzero(self.signals["name"] == name)
         return chosen[np.argsort(self.signals["t_ns"][chosen], kind="stable")]
 
-    def engine_config(self, name: str) -> EmulatedEngine | OpenAIEngine | None:
+    def engine_config(self, name: str) -> AnyEngine | None:
         """The configured engine called `name`, if the fleet is known and has it."""
         return next((e for e in self.fleet.engines if e.name == name), None) if self.fleet else None
 
