@@ -14,7 +14,7 @@ import asyncio
 import select
 import ssl
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import httptools
 
@@ -30,6 +30,8 @@ HEAD_BYTES_MAX = 256 * 1024
 """Bytes without a byte of body, a head or a trailer, after which an answer is garbage."""
 
 JOIN_BYTES = 64 * 1024
+
+C = TypeVar("C", bound="Connection")
 
 
 class ClosedError(Exception):
@@ -88,12 +90,14 @@ class Address:
 
     async def connect(self, silence: Silence) -> "Connection":
         """A new connection.  Raises OSError."""
+        return await self.connect_as(lambda: Connection(silence))
+
+    async def connect_as(self, make: "Callable[[], C]") -> "C":
+        """A new connection of the kind that `make` makes.  Raises OSError."""
         if self.tls and self._context is None:
             self._context = ssl.create_default_context()
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(
-            lambda: Connection(silence), self.host, self.port, ssl=self._context
-        )
+        _, connection = await loop.create_connection(make, self.host, self.port, ssl=self._context)
         return connection
 
 

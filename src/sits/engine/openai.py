@@ -151,6 +151,14 @@ class OpenAIEngine:
                 raise
             return connection
 
+    def head_of(self, method: str, path: str, length: int) -> bytes:
+        """The head of a message that is no request of a caller's: a listing, a load."""
+        return (
+            f"{method} {self._base}{path} HTTP/1.1\r\n{self._fixed}Content-Length: {length}\r\n\r\n".encode(
+                "latin-1"
+            )
+        )
+
     def _head(self, request: Request) -> bytes:
         trace = f"traceparent: {request.traceparent}\r\n" if request.traceparent else ""
         text = (
