@@ -1,7 +1,7 @@
 # Two commands matter: `make demo` and `make test`.  Each sets up what it needs on a fresh machine.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check tiny bench size picture lock clean
+.PHONY: help demo test check tiny bench bench-gateway size picture lock clean
 SHELL := /bin/bash
 
 PY := .venv/bin/python
@@ -9,7 +9,7 @@ LOCKS := uv.lock pyproject.toml requirements.lock requirements-dev.lock tools/bo
 CODE := src tests tools $(wildcard benchmarks)
 
 help: ## what there is
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 15
 
 demo: .venv/.ready-run ## reproduce the 2300-ms incident and prove the fix; prints where the report lies
 	.venv/bin/sitsctl reproduce
@@ -29,6 +29,10 @@ tiny: .venv/.ready-dev ## the quick tests only
 
 bench: .venv/.ready-dev ## measurements; ratios within one run, for machines are noisy
 	@shopt -s nullglob; for file in benchmarks/bench_*.py; do echo "== $$file"; $(PY) "$$file" || exit 1; done
+
+bench-gateway: .venv/.ready-dev ## the gateway beside nginx, Envoy and four LLM gateways; installs them; writes docs/benchmarks.md
+	@mkdir -p out
+	$(PY) benchmarks/bench_gateway.py --all --full --json out/bench-gateway.json --page docs/benchmarks.md
 
 size: .venv/.ready-dev ## lines of code and of tests for each room
 	@$(PY) tools/size.py

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.load import ENGINE_PORTS
+from gateway.load import free_ports
 from gateway.measure import Running
-from gateway.peers import BY_NAME, CACHE, KEY, PEERS, Peer, free_port, install
+from gateway.peers import BY_NAME, CACHE, KEY, PEERS, Peer, install
 from gateway.wire_client import Reply, ask, connect, read_reply, request
 from gateway.wire_mock import Engines
 
@@ -372,7 +372,8 @@ def _dribble(b: Bench) -> Outcome:
 
 def behave(peer: Peer, home: Path, names: set[str], say=print) -> dict:
     """Every case of one gateway: what happened, and whether that is what we ask."""
-    engines = Engines(ENGINE_PORTS)
+    ports = free_ports(2)
+    engines = Engines(ports)
     outcomes: dict = {}
     running = None
     try:
@@ -382,7 +383,7 @@ def behave(peer: Peer, home: Path, names: set[str], say=print) -> dict:
             if running is None or one.fresh:
                 if running:
                     running.stop()
-                running = Running(peer, home, free_port())
+                running = Running(peer, home, ports)
                 running.first_ok()
             engines.reset()
             try:

@@ -8,12 +8,12 @@ import contextlib
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import time
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "load"
-ENGINE_PORTS = (19101, 19102)
 
 
 def compiled(cache: Path) -> Path:
@@ -28,6 +28,15 @@ def compiled(cache: Path) -> Path:
         subprocess.run(["cc", "-O2", "-Wall", "-Wextra", "-o", str(made), *sources, "-lm"], check=True)
         made.replace(program)
     return program
+
+
+def free_ports(count: int) -> tuple[int, ...]:
+    """Ports nobody listens on."""
+    with contextlib.ExitStack() as open_ones:
+        probes = [open_ones.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return tuple(probe.getsockname()[1] for probe in probes)
 
 
 def cores() -> tuple[int, int]:
@@ -60,12 +69,13 @@ def family(root: int) -> list[int]:
 
 
 class Load:
-    """The running program; engines serve at `ENGINE_PORTS` for as long as it lives."""
+    """The running program; its two engines serve at `ports` for as long as it lives."""
 
-    def __init__(self, cache: Path, ports: tuple[int, ...] = ENGINE_PORTS):
+    def __init__(self, cache: Path):
         core = cores()[1]
+        self.ports = free_ports(2)
         self.process = subprocess.Popen(
-            [str(compiled(cache)), *map(str, ports)],
+            [str(compiled(cache)), *map(str, self.ports)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

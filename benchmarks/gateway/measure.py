@@ -15,8 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from gateway.load import ENGINE_PORTS, Load, cores, family, raise_priority, wait_until
-from gateway.peers import KEY, Peer, Place, free_port
+from gateway.load import Load, cores, family, free_ports, raise_priority, wait_until
+from gateway.peers import KEY, Peer, Place
 
 PHASES = ("sat", "credit", "flood", "rate", "ttft", "many", "large", "cancel", "hostile")
 QUICK = ("sat", "credit", "flood", "rate", "ttft", "cancel")
@@ -28,11 +28,11 @@ PROMPT_100K = 400_000
 class Running:
     """A started gateway."""
 
-    def __init__(self, peer: Peer, home: Path, port: int):
-        self.peer, self.port = peer, port
+    def __init__(self, peer: Peer, home: Path, engines: tuple[int, ...]):
+        self.peer, self.port = peer, free_ports(1)[0]
         self.scratch = Path(tempfile.mkdtemp(prefix=f"bench-{peer.name}-"))
         self.scratch.chmod(0o755)  # nginx' worker is another user
-        arguments, environment = peer.start(Place(home, self.scratch, port, ENGINE_PORTS))
+        arguments, environment = peer.start(Place(home, self.scratch, self.port, engines))
         core = cores()[0]
 
         def prepare() -> None:
@@ -90,25 +90,30 @@ class Running:
         self.log.flush()
         return (self.scratch / "log").read_text(errors="replace")[-600:]
 
-    def rss_mb(self) -> float:
-        """Resident memory of all its processes, MB."""
+    def rss_mb(self, *, parent: bool = True) -> float:
+        """Resident memory of all its processes, or of those that are not the parent (of the parent, when it is alone), MB."""
+        pids = family(self.process.pid)
         total = 0
-        for pid in family(self.process.pid):
+        for pid in pids if parent or len(pids) == 1 else pids[1:]:
             with contextlib.suppress(OSError):
                 total += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         return total * resource.getpagesize() / 1e6
 
-    def stop(self) -> None:
-        """End every process of it."""
+    def end(self) -> None:
+        """End every process of it; what it wrote stays."""
         pids = family(self.process.pid)
         self.process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(3)
+            self.process.wait(self.peer.drain_s)
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
         self.log.close()
+
+    def stop(self) -> None:
+        """End it and forget it."""
+        self.end()
         shutil.rmtree(self.scratch, ignore_errors=True)
 
 
@@ -129,14 +134,13 @@ def measure(
     peer: Peer, home: Path, load: Load, phases: tuple[str, ...], seconds: float, *, hostile: int = 50_000
 ) -> dict:
     """One row."""
-    port = free_port()
     row: dict = {"peer": peer.name, "loadavg": os.getloadavg()[0]}
-    running = Running(peer, home, port)
+    running = Running(peer, home, load.ports)
     try:
         row["start_s"] = running.first_ok()
         load.ask("set", path=peer.path, model=peer.model, bearer=KEY)
         load.ask("wait", seconds=1)
-        row["rss_idle_mb"] = running.rss_mb()
+        row["rss_idle_mb"], row["worker_idle_mb"] = running.rss_mb(), running.rss_mb(parent=False)
         for phase in phases:
             pids = family(running.process.pid)
             load.ask("set", pids=",".join(map(str, pids)))
@@ -145,6 +149,7 @@ def measure(
                 raise RuntimeError(f"{peer.name} ended in {phase}: {running.tail()}")
             if phase not in {"large", "hostile"}:
                 row["rss_loaded_mb"] = max(running.rss_mb(), row.get("rss_loaded_mb", 0.0))
+                row["worker_loaded_mb"] = max(running.rss_mb(parent=False), row.get("worker_loaded_mb", 0.0))
         row["processes"] = len(family(running.process.pid))
     finally:
         running.stop()
@@ -168,7 +173,7 @@ def _stream(phase: str):
 
 def _rate(running: Running, load: Load, seconds: float, _: int) -> dict:
     rate = 20 if running.peer.slow else 200
-    got = load.ask("rate", port=running.port, direct=ENGINE_PORTS[0], seconds=seconds * 2, rate=rate)
+    got = load.ask("rate", port=running.port, direct=load.ports[0], seconds=seconds * 2, rate=rate)
     added = {
         f"added_{p}_us": got["latency_us"][p] - got["direct_latency_us"][p]
         for p in ("p50", "p99")
@@ -180,7 +185,7 @@ def _rate(running: Running, load: Load, seconds: float, _: int) -> dict:
 def _ttft(running: Running, load: Load, seconds: float, _: int) -> dict:
     rate = 5 if running.peer.slow else 50
     got = load.ask(
-        "ttft", port=running.port, direct=ENGINE_PORTS[0], seconds=seconds * 2, rate=rate, chunks=16, gap_ms=5
+        "ttft", port=running.port, direct=load.ports[0], seconds=seconds * 2, rate=rate, chunks=16, gap_ms=5
     )
     added = {
         f"added_{p}_us": got["ttft_us"][p] - got["direct_ttft_us"][p]

@@ -10,12 +10,13 @@ Deliberately absent: tuning of a peer beyond that, and of ours: `sits` runs as `
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from gateway.load import free_ports
 
 CONF = Path(__file__).parent / "conf"
 KEY = "sk-bench-key"
@@ -43,16 +44,10 @@ class Peer:
     """A second caller's key, where there are callers."""
     drain_signal: signal.Signals = signal.SIGTERM
     """What tells it to finish what is under way."""
+    drain_s: float = 3.0
     slow: bool = False
     """Its loads are smaller: milliseconds a request."""
     start_s: float = 60.0
-
-
-def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _system(name: str) -> None:
@@ -141,7 +136,7 @@ def _router(program: str, *words: str, quiet: str) -> Callable[[Place], Command]
     def start(at: Place) -> Command:
         line = [at.tool(program), *words, "--host", "127.0.0.1", "--port", str(at.port)]
         line += ["--worker-urls", *at.urls, "--log-level", quiet]
-        return [*line, "--prometheus-port", str(free_port())], {}
+        return [*line, "--prometheus-port", str(free_ports(1)[0])], {}
 
     return start
 
@@ -156,6 +151,17 @@ def _litellm(at: Place) -> Command:
 def _tensorzero(at: Place) -> Command:
     line = [at.tool("python"), str(CONF / "tensorzero_start.py"), at.filled("tensorzero.toml")]
     return [*line, str(at.scratch / "port")], {"RUST_LOG": "error"}
+
+
+def version(peer: Peer) -> str:
+    """What was measured, as its package calls it."""
+    if peer.packages:
+        return peer.packages[0].replace("==", " ")
+    if peer.system:
+        program = shutil.which(peer.system, path=os.environ["PATH"] + ":/usr/sbin") or peer.system
+        told = subprocess.run([program, "-v"], capture_output=True, text=True, check=False)
+        return (told.stdout + told.stderr).strip().removeprefix("nginx version: ").replace("/", " ")
+    return "this one"
 
 
 PEERS = (
