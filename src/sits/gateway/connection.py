@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, cast
 
 from sits.core.errors import SitsError
 from sits.core.units import SECOND
+from sits.gateway.endpoints import PARSERS
 from sits.gateway.exchange import Headers
 from sits.gateway.http import (
     CLOSES,
@@ -35,7 +36,6 @@ from sits.gateway.http import (
     head,
     status_line,
 )
-from sits.gateway.openai_api import PARSERS
 from sits.gateway.strand import Strand
 
 if TYPE_CHECKING:
@@ -66,6 +66,10 @@ class HttpSink:
         self._streaming = False
         self.close = close
         self.chunked = chunked
+
+    def name_for_anthropic(self, request_id: str) -> None:
+        """Say the request's id by the name Anthropic's clients look for."""
+        self._head += b"\r\nrequest-id: " + request_id.encode()
 
     def start(self, status: int, content_type: bytes, headers: Headers = ()) -> None:
         """Prepare the head; it leaves with the first piece of the body."""

@@ -34,26 +34,26 @@ MODEL_CHARACTERS = 256
 _Count = Annotated[int, msgspec.Meta(ge=1, le=COUNT_MAX)]
 
 
-class _Body(msgspec.Struct):
-    """What all three endpoints share."""
+class Body(msgspec.Struct):
+    """What all endpoints share."""
 
     model: Annotated[str, msgspec.Meta(min_length=1, max_length=MODEL_CHARACTERS)]
     stream: bool | None = None
     user: str | None = None
 
 
-class _Chat(_Body):
+class _Chat(Body):
     messages: msgspec.Raw = msgspec.Raw()
     max_tokens: _Count | None = None
     max_completion_tokens: _Count | None = None
 
 
-class _Completion(_Body):
+class _Completion(Body):
     prompt: msgspec.Raw = msgspec.Raw()
     max_tokens: Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)] | None = None
 
 
-class _Embedding(_Body):
+class _Embedding(Body):
     input: msgspec.Raw = msgspec.Raw()
 
 
@@ -92,22 +92,22 @@ def parse_chat(body: bytes) -> Parsed:
         CallerError: not JSON, or a field is wrong; names the field.
 
     """
-    read = _decode(_CHAT, body)
-    messages = _given(read.messages, "messages", b"[", "a list of at least one message")
+    read = decode(_CHAT, body)
+    messages = given(read.messages, "messages", b"[", "a list of at least one message")
     most = read.max_completion_tokens or read.max_tokens or 0
     return _parsed(read, messages, most)
 
 
 def parse_completion(body: bytes) -> Parsed:
     """`/v1/completions`.  Raises as `parse_chat`."""
-    read = _decode(_COMPLETION, body)
-    return _parsed(read, _given(read.prompt, "prompt", b'["', "a string or a list"), read.max_tokens or 0)
+    read = decode(_COMPLETION, body)
+    return _parsed(read, given(read.prompt, "prompt", b'["', "a string or a list"), read.max_tokens or 0)
 
 
 def parse_embedding(body: bytes) -> Parsed:
     """`/v1/embeddings`: never streams, generates nothing.  Raises as `parse_chat`."""
-    read = _decode(_EMBEDDING, body)
-    parsed = _parsed(read, _given(read.input, "input", b'["', "a string or a list"), 0)
+    read = decode(_EMBEDDING, body)
+    parsed = _parsed(read, given(read.input, "input", b'["', "a string or a list"), 0)
     parsed.stream = False
     return parsed
 
@@ -127,7 +127,7 @@ def with_model(body: bytes, model: str) -> bytes:
     """
     if not body:
         return body
-    fields = _decode(_FIELDS, body)
+    fields = decode(_FIELDS, body)
     fields["model"] = msgspec.Raw(msgspec.json.encode(model))
     return msgspec.json.encode(fields)
 
@@ -138,7 +138,8 @@ def models_page(names: list[str]) -> bytes:
     return orjson.dumps({"object": "list", "data": data})
 
 
-def _decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
+def decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
+    """The fields of a body that `decoder` knows.  Raises CallerError."""
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
@@ -161,7 +162,7 @@ def _decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
         raise CallerError("the body is nested too deeply", code="invalid_json") from error
 
 
-def _given(raw: msgspec.Raw, field: str, openers: bytes, what: str) -> memoryview:
+def given(raw: msgspec.Raw, field: str, openers: bytes, what: str) -> memoryview:
     """The JSON of a field that must be there, not empty, and begin like what it is."""
     text = memoryview(raw)
     short = bytes(text[:EMPTY_BYTES])
@@ -171,12 +172,17 @@ def _given(raw: msgspec.Raw, field: str, openers: bytes, what: str) -> memoryvie
     return text
 
 
-def _parsed(read: _Body, prompt: memoryview, output_tokens_max: int) -> Parsed:
+def tokens_of(size: int) -> int:
+    """The estimate for a prompt of `size` bytes of JSON, tokens."""
+    return max(1, size // BYTES_PER_TOKEN)
+
+
+def _parsed(read: Body, prompt: memoryview, output_tokens_max: int) -> Parsed:
     return Parsed(
         model=read.model,
         stream=bool(read.stream),
         user=read.user or "",
-        prompt_tokens=max(1, len(prompt) // BYTES_PER_TOKEN),
+        prompt_tokens=tokens_of(len(prompt)),
         output_tokens_max=output_tokens_max,
         prefix=bytes(prompt[:PREFIX_BYTES]) if len(prompt) >= PREFIX_BYTES else b"",
     )

@@ -6,8 +6,8 @@ the same list runs on sockets, in a simulation on a virtual loop, and in a repla
 
 Rules:
 - Every request ends in exactly one outcome, and is recorded once, whatever happens; what it holds is let go once.
-- An error before the first byte becomes OpenAI-shaped JSON.  After it: an SSE error event and a proper end *without*
-  `[DONE]`, so that no client takes half an answer for a whole one.
+- An error before the first byte becomes JSON of the caller's dialect.  After it: an SSE error event and a proper end *without*
+  `[DONE]` or `message_stop`, so that no client takes half an answer for a whole one.
 - An engine that fails before the first byte is retried once, on another replica; never after the first byte, never for
   4xx or 429 (those pass through), never after a time-out (the caller has waited enough).
 - The timeline points 0 and 1 are the caller's, 5..16 the engine's; the others are marked here.  A failed first try leaves no
@@ -22,7 +22,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
-import orjson
 
 from sits.core.breakpoints import AUTHORIZED, DISPATCHED, FIRST_TOKEN, LAST_TOKEN, ROUTED, SENT, Exactness
 from sits.core.decision import Decision
@@ -40,6 +39,7 @@ from sits.core.request import Chunk, Request
 from sits.core.timeline import Timeline
 from sits.core.units import SECOND
 from sits.gateway.access import ACTIONS, Access
+from sits.gateway.endpoints import error_of, event_of
 from sits.gateway.exchange import CLIENT_LEFT, OUTCOMES, Cpu, Exchange, NoRecorder, Recorder, Sink
 from sits.gateway.holding import Holder
 from sits.gateway.metrics import Metrics
@@ -324,17 +324,17 @@ class Gateway:
         """Tell the client what went wrong, in the form it can still take."""
         outcome = "failed" if isinstance(error, EngineError | BugError) else "refused"
         exchange.end(outcome, error.status, error.code or error.kind)
-        sink, body = exchange.sink, orjson.dumps(error.body())
+        sink, (status, body) = exchange.sink, error_of(error, exchange.request)
         if not exchange.started:
             wait_s = error.retry_after_s
             sink.start(
-                error.status,
+                status,
                 JSON,
                 () if wait_s is None else ((b"retry-after", b"%d" % max(1, round(wait_s))),),
             )
             waiting = sink.write(body)
         elif exchange.streaming:
-            waiting = sink.write(b"data: " + body + b"\n\n")
+            waiting = sink.write(event_of(body, exchange.request))
         else:
             sink.abort()
             return

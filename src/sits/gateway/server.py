@@ -5,8 +5,8 @@ Rules:
 - A client that does not read for `STALL_NS`, sends nothing for `IDLE_NS`, or takes over `REQUEST_NS` for a request is cut off.
 - `drain` stops listening, lets what runs finish within `drain_timeout`, and cancels the rest.
 
-Endpoints: POST /v1/chat/completions, /v1/completions, /v1/embeddings; GET /v1/models, /healthz (alive), /readyz (some engine is up
-and we are not draining), /metrics.  Keys guard /v1; health and metrics are open, as scrapers expect.
+Endpoints: POST /v1/chat/completions, /v1/completions, /v1/embeddings, and /v1/messages, /v1/messages/count_tokens of Anthropic;
+GET /v1/models (of either), /healthz (alive), /readyz (some engine is up and we are not draining), /metrics.  Keys guard /v1; health and metrics are open, as scrapers expect.
 
 Deliberately absent: TLS (terminate it in front), several processes on one port, and any decision about a request.
 """
@@ -25,13 +25,16 @@ from sits.core.request import Request
 from sits.core.timeline import Timeline
 from sits.core.units import SECOND
 from sits.gateway.connection import Connection, HttpSink
+from sits.gateway.anthropic_api import forwarded
+from sits.gateway.anthropic_api import models_page as anthropic_models_page
+from sits.gateway.endpoints import ANTHROPIC, PARSERS, hint
 from sits.gateway.exchange import Exchange
 from sits.gateway.http import (
     Incoming,
     ProtocolError,
     error_answer,
 )
-from sits.gateway.openai_api import PARSERS, models_page
+from sits.gateway.openai_api import models_page
 from sits.gateway.pipeline import Gateway
 from sits.gateway.trace import Ids, continued
 
@@ -174,6 +177,8 @@ class Server:
         sink = HttpSink(
             connection, request_id, close=not incoming.keep_alive, chunked=incoming.version == "1.1"
         )
+        if path in ANTHROPIC:
+            sink.name_for_anthropic(request_id)
         work = self.gateway.handle(request, timeline, sink, headers=incoming.headers, problem=problem)
         return sink, problem, work
 
@@ -192,10 +197,11 @@ class Server:
                 "method",
             )
         if listing:
-            return 200, _JSON, models_page(self._models(incoming.headers))
+            page_of = anthropic_models_page if b"anthropic-version" in incoming.headers else models_page
+            return 200, _JSON, page_of(self._models(incoming.headers))
         if path not in self._pages:
             shown = path.decode(errors="replace")[:80]
-            raise UnknownError(f"no such path: {shown}", code="unknown_path", hint="the API is under /v1")
+            raise UnknownError(f"no such path: {shown}", code="unknown_path", hint=hint(path))
         return self._pages[path]()
 
     def _models(self, headers: Mapping[bytes, bytes]) -> list[str]:
@@ -231,6 +237,7 @@ class Server:
             arrival_ns=incoming.recv_ns,
             deadline_ns=0 if within is None else incoming.recv_ns + _deadline_ns(within),
             traceparent=continued(headers.get(b"traceparent"), request_id),
+            dialect_headers=forwarded(headers) if path in ANTHROPIC else "",
             body=incoming.body,
         )
 

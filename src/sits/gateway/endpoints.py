@@ -1,0 +1,44 @@
+"""The endpoints whose requests are exchanges: who reads their bodies, and how their callers are told of an error.
+
+Two dialects: OpenAI's, and Anthropic's under `/v1/messages`.  An error before the first byte is a body with a status, one in
+mid-stream an event; both have the shape of the caller's dialect, for its SDK reads no other.
+
+Deliberately absent: the dialects themselves (openai_api, anthropic_api).
+"""
+
+import orjson
+
+from sits.core.errors import SitsError
+from sits.core.request import Request
+from sits.gateway import anthropic_api, openai_api
+
+PARSERS = openai_api.PARSERS | anthropic_api.PARSERS
+"""Endpoint -> parser; the endpoints a request can be forwarded to."""
+
+ANTHROPIC = frozenset(anthropic_api.PARSERS)
+_ANTHROPIC_NAMES = frozenset(path.decode() for path in ANTHROPIC)
+
+ELSEWHERE = {
+    b"/v1/responses": "the Responses API keeps state at the provider and is not served; send the conversation to"
+    " /v1/chat/completions or /v1/messages",
+}
+"""Paths of the dialects that are not served, and what to use instead."""
+
+
+def hint(path: bytes) -> str:
+    """What somebody should do who asked for a path that is not served."""
+    return ELSEWHERE.get(path, "the API is under /v1")
+
+
+def error_of(error: SitsError, request: Request) -> tuple[int, bytes]:
+    """Status and body of an error, as the request's dialect has them."""
+    if request.endpoint in _ANTHROPIC_NAMES:
+        return anthropic_api.status_of(error), anthropic_api.error_body(error, request.id)
+    return error.status, orjson.dumps(error.body())
+
+
+def event_of(body: bytes, request: Request) -> bytes:
+    """The event of an error in mid-stream."""
+    if request.endpoint in _ANTHROPIC_NAMES:
+        return anthropic_api.error_event(body)
+    return b"data: " + body + b"\n\n"
