@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sits.core.errors import ConfigError, EngineError
 from sits.core.replica import Replica
 from sits.core.units import MS, SECOND
-from sits.gateway.places import BREAKER_FAILURES, BREAKER_OPEN_NS, Places
+from sits.gateway.places import BREAKER_FAILURES, BREAKER_OPEN_NS, Place, Places
 from sits.gateway.shared import TOKENS_MAX, Shared, assign_slots
 from sits.policy.ease import LOWEST, RAMP_NS, eased
 
@@ -31,9 +31,7 @@ class SeveralWorkers(RuleBasedStateMachine):
     def places(self, worker, before):
         return Places(
             [Replica(id=name, models=("m",)) for name in self.slots],
-            shared=self.shared,
-            worker=worker,
-            slots=self.slots,
+            Place(self.shared, worker, self.slots),
             before=before,
             now_ns=self.now_ns,
         )
@@ -151,8 +149,7 @@ def fleet(workers=2, names=("a", "b")):
     shared = Shared(workers, 8)
     slots = assign_slots(shared, {}, names)
     return shared, [
-        Places([Replica(id=n, models=("m",)) for n in names], shared=shared, worker=w, slots=slots)
-        for w in range(workers)
+        Places([Replica(id=n, models=("m",)) for n in names], Place(shared, w, slots)) for w in range(workers)
     ]
 
 
@@ -244,13 +241,13 @@ def test_tenants_that_kill_connections_cannot_fill_the_memory():
 def test_a_new_engine_is_eased_in_and_a_known_one_goes_on():
     shared = Shared(1, 8)
     slots = assign_slots(shared, {}, ["a", "gone"])
-    old = Places([Replica(id=n) for n in ("a", "gone")], shared=shared, slots=slots)
+    old = Places([Replica(id=n) for n in ("a", "gone")], Place(shared, 0, slots))
     old.observe("a", running=3, waiting=2, kv_usage=0.5, now_ns=SECOND, capacity_tokens=99)
     old.take(old.by_id["a"], 7)
     old.take(old.by_id["gone"], 5)
     slots = assign_slots(shared, slots, ["new", "a"])
     new = Places(
-        [Replica(id=n) for n in ("a", "new")], shared=shared, slots=slots, before=old, now_ns=2 * SECOND
+        [Replica(id=n) for n in ("a", "new")], Place(shared, 0, slots), before=old, now_ns=2 * SECOND
     )
     a = new.by_id["a"]
     assert (a.running, a.waiting, a.kv_usage, a.observed_ns, a.capacity_tokens) == (3, 2, 0.5, SECOND, 99)
@@ -273,7 +270,7 @@ def test_an_engine_too_many_is_refused_by_name_of_the_field():
 def test_a_slot_is_given_on_only_when_it_is_empty_and_clean():
     shared = Shared(1, 2)
     slots = assign_slots(shared, {}, ["a", "b"])
-    old = Places([Replica(id=n) for n in ("a", "b")], shared=shared, slots=slots)
+    old = Places([Replica(id=n) for n in ("a", "b")], Place(shared, 0, slots))
     old.take(old.by_id["b"], 3)
     with pytest.raises(ConfigError):
         assign_slots(shared, slots, ["a", "c"])
@@ -281,7 +278,7 @@ def test_a_slot_is_given_on_only_when_it_is_empty_and_clean():
     for _ in range(BREAKER_FAILURES):
         refused(old, "b")
     slots = assign_slots(shared, slots, ["a", "c"])
-    new = Places([Replica(id=n) for n in ("a", "c")], shared=shared, slots=slots, before=old, now_ns=SECOND)
+    new = Places([Replica(id=n) for n in ("a", "c")], Place(shared, 0, slots), before=old, now_ns=SECOND)
     assert healthy(new, SECOND + 2 * MS, "c"), "b was down, c is not b"
 
 

@@ -23,6 +23,7 @@ from sits.core.fleet import Gateway as GatewayConfig
 from sits.core.request import Chunk, Request, Usage
 from sits.core.timeline import Timeline
 from sits.core.units import MS
+from sits.gateway.metrics import page
 from sits.gateway.pipeline import Gateway
 from sits.gateway.places import BREAKER_FAILURES, BREAKER_OPEN_NS
 from sits.sim.cpu import VirtualCpu
@@ -202,9 +203,9 @@ def test_an_answer_that_comes_whole_has_no_first_token(stream):
         assert (exchange.outcome, exchange.output_tokens) == ("completed", 3)
         assert not line.has(FIRST_TOKEN)
         assert line.span_ns(DISPATCHED, LAST_TOKEN) == 40 * MS
-        page = house.gateway.metrics_page().decode()
-        assert 'sits_e2e_seconds_count{engine="e"} 1' in page
-        assert 'sits_ttft_seconds_count{engine="e"}' not in page
+        shown = page(house.gateway.vitals()).decode()
+        assert 'sits_e2e_seconds_count{engine="e"} 1' in shown
+        assert 'sits_ttft_seconds_count{engine="e"}' not in shown
 
     run()
 
@@ -370,7 +371,7 @@ async def test_an_engine_that_dies_before_the_first_byte_is_retried_once_elsewhe
     assert (answer.status, exchange.replica.id, exchange.tried) == (200, "b", ("a",))
     assert exchange.timeline.disorder() is None
     assert exchange.timeline.span_ns(DISPATCHED, ENGINE_RECV) == 2 * MS
-    assert house.gateway.places.retries == 1
+    assert house.gateway.places.budget.spent == 1
 
 
 @virtual
@@ -397,7 +398,7 @@ def test_refusals_and_time_outs_of_an_engine_are_not_retried(error, status, outc
         house = House(world, Script("a", error), Script("b", error))
         answer, exchange = await house.ask()
         assert (answer.status, exchange.outcome, exchange.tried) == (status, outcome, ())
-        assert house.gateway.places.retries == 0
+        assert house.gateway.places.budget.spent == 0
 
     run()
 
@@ -487,7 +488,7 @@ async def test_retries_have_a_budget(world):
     house = House(world, *bad)
     for _ in range(50):
         await house.ask()
-    assert house.gateway.places.retries == 10
+    assert house.gateway.places.budget.spent == 10
     assert sum(len(e.seen) for e in bad) == 60
 
 
@@ -518,12 +519,12 @@ async def test_the_metrics_page_counts_what_happened(world):
     house = House(world, Script("e", *TOKENS))
     await house.ask()
     await house.ask(model="nope")
-    page = house.gateway.metrics_page().decode()
-    assert 'sits_requests_total{outcome="completed",engine="e",detail=""} 1' in page
-    assert 'sits_requests_total{outcome="refused",engine="",detail="model_not_found"} 1' in page
-    assert 'sits_ttft_seconds_bucket{engine="e",le="0.005"} 1' in page
-    assert 'sits_e2e_seconds_sum{engine="e"} 0.01' in page
-    assert 'sits_engine_healthy{engine="e"} 1' in page
+    shown = page(house.gateway.vitals()).decode()
+    assert 'sits_requests_total{outcome="completed",engine="e",detail=""} 1' in shown
+    assert 'sits_requests_total{outcome="refused",engine="",detail="model_not_found"} 1' in shown
+    assert 'sits_ttft_seconds_bucket{engine="e",le="0.005"} 1' in shown
+    assert 'sits_e2e_seconds_sum{engine="e"} 0.01' in shown
+    assert 'sits_engine_healthy{engine="e"} 1' in shown
 
 
 @virtual

@@ -16,6 +16,7 @@ Deliberately absent: what a request means (gateway.server reads it, gateway.pipe
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, cast
 
 from sits.core.errors import SitsError
@@ -39,7 +40,7 @@ from sits.gateway.http import (
 from sits.gateway.strand import Strand
 
 if TYPE_CHECKING:
-    from sits.gateway.server import Server
+    from sits.gateway.server import Page, Server
 
 PIPELINED_MAX = 16
 PIPELINED_BYTES = 2**20
@@ -61,7 +62,8 @@ class HttpSink:
     def __init__(self, connection: "Connection", request_id: str, *, close: bool, chunked: bool) -> None:
         self._connection = connection
         name = request_id.encode()
-        self._head = b"\r\nx-request-id: %b\r\nx-sits-decision-id: %b" % (name, name)
+        stamp = connection.server.stamp
+        self._head = b"\r\nx-request-id: %b\r\nx-sits-decision-id: %b%b" % (name, name, stamp)
         self._parts: list[bytes] = []
         self._streaming = False
         self.close = close
@@ -231,19 +233,39 @@ class Connection(asyncio.Protocol):
         try:
             if problem is not None:
                 raise problem
-            status, content_type, body = self.server.page(incoming, path)
+            page = self.server.page(incoming, path)
         except SitsError as error:
-            allow = [(b"allow", _allowed(path))] if error.status == 405 else []
-            answer = error_answer(error, close=close, headers=allow)
-            if incoming.method == b"HEAD":
-                answer = answer[: answer.index(b"\r\n\r\n") + 4]
+            self._write_page(incoming, error, close)
         else:
-            answer = head(status, content_type, length=len(body), close=close)
-            if incoming.method != b"HEAD":
-                answer += body
-        self.transport.write(answer)
+            if not isinstance(
+                page, tuple
+            ):  # somebody else has to be asked for it; what is pipelined behind it waits
+                sink = HttpSink(self, "", close=close, chunked=False)
+                self._answering = (sink, None)
+                strand = Strand(self._late_page(incoming, page, sink), self._done)
+                if not strand.ended:
+                    self.task = strand
+                return
+            self._write_page(incoming, page, close)
         if close:
             self.transport.close()
+
+    async def _late_page(self, incoming: Incoming, page: "Awaitable[Page]", sink: HttpSink) -> None:
+        try:
+            self._write_page(incoming, await page, sink.close)
+        except SitsError as error:
+            self._write_page(incoming, error, sink.close)
+
+    def _write_page(self, incoming: Incoming, page: "Page | SitsError", close: bool) -> None:
+        if isinstance(page, SitsError):
+            allow = [(b"allow", _allowed(incoming.path))] if page.status == 405 else []
+            answer = error_answer(page, close=close, headers=allow)
+        else:
+            status, content_type, body = page
+            answer = head(status, content_type, length=len(body), close=close) + body
+        if incoming.method == b"HEAD":
+            answer = answer[: answer.index(b"\r\n\r\n") + 4]
+        self.transport.write(answer)
 
     def _done(self, error: BaseException | None) -> None:
         assert self._answering is not None

@@ -1,19 +1,26 @@
 """What the gateway counts about itself, as a Prometheus page (text format 0.0.4).
 
-Rules: observing costs two bisections and a few additions; label values come from the configuration and from short
-fixed lists, and each label set is bounded (the rest is counted under `other`); histograms are per engine; that of TTFT
-has the streamed answers only, for others have no first token.
+```
+finished rows --fold--> counters and histograms ─┐
+vitals of each worker (a dict) ----------------> sum ─> page
+```
+What a row says is counted from the row, off the path of requests; the rest are numbers somebody keeps anyway ("vitals"), by family and
+labels.  Both are plain numbers that add up over workers, so one page speaks for the whole gateway.
+
+Rules: label values come from the configuration and from short fixed lists, and each label set is bounded (the rest is counted under
+`other`); histograms are per engine; that of TTFT has the streamed answers only, for others have no first token.
 
 Deliberately absent: quantiles (a board computes them), and per-request facts (the store has them).
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from struct import Struct
 
 from sits.core.breakpoints import API_RECV, FIRST_TOKEN, SENT
 from sits.core.units import SECOND
-from sits.gateway.exchange import Exchange
-from sits.gateway.places import Places
+from sits.gateway.shared import OPEN_NS, Shared, column
+from sits.telemetry.recorder import AT, HOW, LABELS, Row
 
 BUCKETS_S = (
     0.001,
@@ -36,28 +43,72 @@ BUCKETS_S = (
 )
 """Upper bounds of the latency histograms, seconds; 1.2 s is the default objective."""
 
+PAUSE_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+"""Upper bounds of the histogram of garbage collections, seconds."""
+
 LABELS_MAX = 256
 
+Vitals = dict[str, dict[str, float]]
+"""Numbers by name of the sample and label text (`engine="a"`)."""
+
+FAMILIES: Mapping[str, tuple[str, str]] = {
+    "sits_requests_total": ("counter", "Finished requests."),
+    "sits_output_tokens_total": ("counter", "Generated tokens."),
+    "sits_retries_total": ("counter", "Requests sent to a second engine."),
+    "sits_bad_requests_total": ("counter", "What came in and was no HTTP."),
+    "sits_inflight_requests": ("gauge", "Requests sent to an engine and unfinished."),
+    "sits_inflight_tokens": ("gauge", "Their tokens: prompt and allowed output."),
+    "sits_engine_healthy": ("gauge", "1 while the engine's breaker is closed."),
+    "sits_window_pending": ("gauge", "Requests held in a batching window."),
+    "sits_connections": ("gauge", "Open client connections."),
+    "sits_ttft_seconds": ("histogram", "First byte in to first token out."),
+    "sits_e2e_seconds": ("histogram", "First byte in to answer flushed."),
+    "sits_gc_pause_seconds": ("histogram", "Garbage collections, in which nothing else runs."),
+    "sits_rows_dropped_total": ("counter", "Requests answered but not recorded: somebody was behind."),
+    "sits_rows_stored_total": ("counter", "Rows made durable in the store."),
+    "sits_store_failures_total": ("counter", "Times the store could not be written."),
+    "sits_workers": ("gauge", "Processes that serve."),
+    "sits_restarts_total": ("counter", "Processes started again after they died."),
+    "sits_generation": ("gauge", "The configuration in use: how many there have been."),
+    "sits_reloads_total": ("counter", "Configurations read while serving, by what became of them."),
+    "sits_resident_memory_bytes": ("gauge", "Resident memory of each process."),
+}
+"""Every family of the page, in its order: kind and help."""
+
 _BUCKETS_NS = tuple(round(b * SECOND) for b in BUCKETS_S)
+_api_recv, _first_token, _sent = (Struct(f"{8 * p}xq").unpack_from for p in (API_RECV, FIRST_TOKEN, SENT))
+_OUTCOME, _ENGINE, _DETAIL, _TOKENS = map(LABELS.index, ("outcome", "engine", "detail", "output_tokens"))
 
 
 class Histogram:
     """Counts per bucket and the sum, of nanoseconds."""
 
-    __slots__ = ("counts", "sum_ns")
+    __slots__ = ("_bounds_ns", "bounds_s", "counts", "sum_ns")
 
-    def __init__(self) -> None:
-        self.counts = [0] * (len(_BUCKETS_NS) + 1)
+    def __init__(self, bounds_s: Sequence[float] = BUCKETS_S) -> None:
+        self.bounds_s = bounds_s
+        self._bounds_ns = _BUCKETS_NS if bounds_s is BUCKETS_S else tuple(round(b * SECOND) for b in bounds_s)
+        self.counts = [0] * (len(bounds_s) + 1)
         self.sum_ns = 0
 
     def observe(self, ns: int) -> None:
         """Count one duration."""
-        self.counts[bisect_left(_BUCKETS_NS, ns)] += 1
+        self.counts[bisect_left(self._bounds_ns, ns)] += 1
         self.sum_ns += ns
+
+    def put(self, vitals: Vitals, name: str, labels: str = "") -> None:
+        """Add its samples to `vitals`."""
+        comma, total = "," if labels else "", 0
+        buckets = vitals.setdefault(f"{name}_bucket", {})
+        for bound, count in zip((*map(str, self.bounds_s), "+Inf"), self.counts, strict=True):
+            total += count
+            buckets[f'{labels}{comma}le="{bound}"'] = total
+        vitals.setdefault(f"{name}_sum", {})[labels] = self.sum_ns / SECOND
+        vitals.setdefault(f"{name}_count", {})[labels] = total
 
 
 class Metrics:
-    """Counters and histograms of the finished requests."""
+    """Counters and histograms of the finished requests: a fold over their rows."""
 
     def __init__(self) -> None:
         self.requests: dict[tuple[str, str, str], int] = {}
@@ -65,79 +116,112 @@ class Metrics:
         self.e2e: dict[str, Histogram] = {}
         self.output_tokens = 0
 
-    def observe(self, exchange: Exchange) -> None:
-        """Count one finished exchange."""
-        engine = exchange.replica.id if exchange.replica is not None else ""
-        key = (exchange.outcome, engine, exchange.detail)
+    def fold(self, rows: Iterable[Row]) -> None:
+        """Count finished requests, given as their rows."""
+        for row in rows:
+            at, how = row[AT], row[HOW]
+            ttft_ns = e2e_ns = None
+            if how[API_RECV]:
+                start_ns = _api_recv(at)[0]
+                ttft_ns = _first_token(at)[0] - start_ns if how[FIRST_TOKEN] else None
+                e2e_ns = _sent(at)[0] - start_ns if how[SENT] else None
+            self.count(row[_OUTCOME], row[_ENGINE], row[_DETAIL], row[_TOKENS], ttft_ns, e2e_ns)
+
+    def count(
+        self,
+        outcome: str,
+        engine: str,
+        detail: str,
+        output_tokens: int,
+        ttft_ns: int | None,
+        e2e_ns: int | None,
+    ) -> None:
+        """Count one finished request; what was not seen of it is None."""
+        key = (outcome, engine, detail)
         if key not in self.requests and len(self.requests) >= LABELS_MAX:
-            key = (exchange.outcome, engine, "other")
+            key = (outcome, engine, "other")
         self.requests[key] = self.requests.get(key, 0) + 1
-        self.output_tokens += exchange.output_tokens
-        if exchange.outcome == "completed":
-            self._latency(self.ttft, engine, exchange.timeline.span_ns(API_RECV, FIRST_TOKEN))
-            self._latency(self.e2e, engine, exchange.timeline.span_ns(API_RECV, SENT))
+        self.output_tokens += output_tokens
+        if outcome == "completed":
+            if ttft_ns is not None:
+                _histogram(self.ttft, engine).observe(ttft_ns)
+            if e2e_ns is not None:
+                _histogram(self.e2e, engine).observe(e2e_ns)
 
-    def _latency(self, family: dict[str, Histogram], engine: str, ns: int | None) -> None:
-        if ns is None:
-            return
-        histogram = family.get(engine)
-        if histogram is None:
-            histogram = family[engine] = Histogram()
-        histogram.observe(ns)
+    @property
+    def completed(self) -> int:
+        """Requests answered."""
+        return sum(count for (outcome, _, _), count in self.requests.items() if outcome == "completed")
 
-    def render(self, places: Places, pending: dict[str, int]) -> bytes:
-        """The page; `pending` is how many requests each engine's window holds."""
-        lines: list[str] = []
-        _family(
-            lines,
-            "sits_requests_total",
-            "counter",
-            "Finished requests.",
-            (
-                (f'outcome="{outcome}",engine="{_escape(engine)}",detail="{_escape(detail)}"', count)
+    def vitals(self) -> Vitals:
+        """All of it."""
+        found: Vitals = {
+            "sits_requests_total": {
+                f'outcome="{outcome}",{engine_label(engine)},detail="{escaped(detail)}"': count
                 for (outcome, engine, detail), count in sorted(self.requests.items())
-            ),
+            },
+            "sits_output_tokens_total": {"": self.output_tokens},
+        }
+        for name, family in (("sits_ttft_seconds", self.ttft), ("sits_e2e_seconds", self.e2e)):
+            for engine, histogram in sorted(family.items()):
+                histogram.put(found, name, engine_label(engine))
+        return found
+
+
+def engine_vitals(shared: Shared, slots: Mapping[str, int], now_ns: int) -> Vitals:
+    """What the table of all workers says of the engines."""
+    names = sorted(slots)
+    inflight = [shared.inflight(slots[name]) for name in names]
+    opens = [max(shared.over_workers(column(slots[name], OPEN_NS))) for name in names]
+    labels = [engine_label(name) for name in names]
+    return {
+        "sits_inflight_requests": {at: requests for at, (requests, _) in zip(labels, inflight, strict=True)},
+        "sits_inflight_tokens": {at: tokens for at, (_, tokens) in zip(labels, inflight, strict=True)},
+        "sits_engine_healthy": {at: int(until <= now_ns) for at, until in zip(labels, opens, strict=True)},
+    }
+
+
+def added(parts: Iterable[Vitals]) -> Vitals:
+    """The sum of several parts, sample by sample."""
+    total: Vitals = {}
+    for part in parts:
+        for name, samples in part.items():
+            into = total.setdefault(name, {})
+            for labels, value in samples.items():
+                into[labels] = into.get(labels, 0) + value
+    return total
+
+
+def page(vitals: Vitals) -> bytes:
+    """The Prometheus page."""
+    lines: list[str] = []
+    for family, (kind, help_text) in FAMILIES.items():
+        names = (
+            [f"{family}_{part}" for part in ("bucket", "sum", "count")] if kind == "histogram" else [family]
         )
-        _family(lines, "sits_output_tokens_total", "counter", "Generated tokens.", [("", self.output_tokens)])
-        _family(
-            lines,
-            "sits_retries_total",
-            "counter",
-            "Requests sent to a second engine.",
-            [("", places.retries)],
-        )
-        for name, help_text, field in (
-            ("sits_inflight_requests", "Requests sent to an engine and unfinished.", "inflight_requests"),
-            ("sits_inflight_tokens", "Their tokens: prompt and allowed output.", "inflight_tokens"),
-            ("sits_engine_healthy", "1 while the engine's breaker is closed.", "healthy"),
-        ):
-            rows = ((f'engine="{_escape(r.id)}"', int(getattr(r, field))) for r in places.replicas)
-            _family(lines, name, "gauge", help_text, rows)
-        held = ((f'engine="{_escape(name)}"', count) for name, count in sorted(pending.items()))
-        _family(lines, "sits_window_pending", "gauge", "Requests held in a batching window.", held)
-        _histograms(lines, "sits_ttft_seconds", "First byte in to first token out.", self.ttft)
-        _histograms(lines, "sits_e2e_seconds", "First byte in to answer flushed.", self.e2e)
-        return "\n".join(lines).encode() + b"\n"
+        lines += (f"# HELP {family} {help_text}", f"# TYPE {family} {kind}")
+        for name in names:
+            lines += [_line(name, labels, value) for labels, value in vitals.get(name, {}).items()]
+    return "\n".join(lines).encode() + b"\n"
 
 
-def _family(lines: list[str], name: str, kind: str, help_text: str, rows: Iterable[tuple[str, int]]) -> None:
-    lines.append(f"# HELP {name} {help_text}")
-    lines.append(f"# TYPE {name} {kind}")
-    lines += [f"{name}{{{labels}}} {value}" if labels else f"{name} {value}" for labels, value in rows]
+def engine_label(engine: str) -> str:
+    """The label of an engine."""
+    return f'engine="{escaped(engine)}"'
 
 
-def _histograms(lines: list[str], name: str, help_text: str, family: dict[str, Histogram]) -> None:
-    lines.append(f"# HELP {name} {help_text}")
-    lines.append(f"# TYPE {name} histogram")
-    for engine, histogram in sorted(family.items()):
-        label = f'engine="{_escape(engine)}"'
-        total = 0
-        for bound, count in zip((*map(str, BUCKETS_S), "+Inf"), histogram.counts, strict=True):
-            total += count
-            lines.append(f'{name}_bucket{{{label},le="{bound}"}} {total}')
-        lines.append(f"{name}_sum{{{label}}} {histogram.sum_ns / SECOND!r}")
-        lines.append(f"{name}_count{{{label}}} {total}")
-
-
-def _escape(text: str) -> str:
+def escaped(text: str) -> str:
+    """A label's value as the format wants it."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _line(name: str, labels: str, value: float) -> str:
+    shown = repr(value) if isinstance(value, float) else str(value)
+    return f"{name}{{{labels}}} {shown}" if labels else f"{name} {shown}"
+
+
+def _histogram(family: dict[str, Histogram], engine: str) -> Histogram:
+    found = family.get(engine)
+    if found is None:
+        found = family[engine] = Histogram()
+    return found

@@ -19,11 +19,20 @@ Deliberately absent: HTTP (gateway.http, gateway.server), the policies, and any 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import msgspec
 
-from sits.core.breakpoints import AUTHORIZED, DISPATCHED, FIRST_TOKEN, LAST_TOKEN, ROUTED, SENT, Exactness
+from sits.core.breakpoints import (
+    API_RECV,
+    AUTHORIZED,
+    DISPATCHED,
+    FIRST_TOKEN,
+    LAST_TOKEN,
+    ROUTED,
+    SENT,
+    Exactness,
+)
 from sits.core.decision import Decision
 from sits.core.errors import (
     BugError,
@@ -42,9 +51,9 @@ from sits.gateway.access import ACTIONS, Access
 from sits.gateway.endpoints import error_of, event_of
 from sits.gateway.exchange import CLIENT_LEFT, OUTCOMES, Cpu, Exchange, NoRecorder, Recorder, Sink
 from sits.gateway.holding import Holder
-from sits.gateway.metrics import Metrics
+from sits.gateway.metrics import Metrics, Vitals, engine_label, engine_vitals
 from sits.gateway.openai_api import with_model
-from sits.gateway.places import Places, catalog, replicas_of
+from sits.gateway.places import Place, Places, catalog, replicas_of
 from sits.policy.admit import refusal
 from sits.policy.release import assign
 from sits.policy.route import pick, route
@@ -158,8 +167,13 @@ class Gateway:
     Args:
         world: clock; fleet: the configuration; engines: by the names used in the fleet.
         recorder: gets one row a request; cpu: what the gateway's own work costs, where that is not simply burnt.
+        generation: name of the configuration, for answers and records.
+        before: the gateway of the generation before this one, whose counts, breakers and balances go on.
+        place: what this process shares with its siblings; alone without.
 
     `counts` is finished requests by outcome; `offered - sum(counts)` are still inside.
+
+    Making one does nothing but make it: timers and connections begin with `start` and end with `close`.
 
     """
 
@@ -170,24 +184,51 @@ class Gateway:
         engines: Mapping[str, Engine],
         recorder: Recorder | None = None,
         cpu: Cpu | None = None,
+        *,
+        generation: str = "",
+        before: "Gateway | None" = None,
+        place: "Place | None" = None,
     ) -> None:
         self.world = world
         self.fleet = fleet
         self.engines = engines
+        self.generation = generation
         self.recorder: Recorder = NoRecorder() if recorder is None else recorder
         self.cpu = cpu
         self.access = Access(fleet, world)
-        self.places = Places(replicas_of(fleet, engines))
+        self.places: Places = Places(
+            replicas_of(fleet, engines),
+            place,
+            before=None if before is None else before.places,
+            now_ns=world.now_ns(),
+        )
         self.catalog = catalog(self.places.replicas)
         self.arm_models = {arm.name: arm.model for arm in fleet.policy.release.arms}
         self.holders = {name: Holder(fleet.policy.window, world) for name in self.places.by_id}
         self.windowed = fleet.policy.window.kind != "none"
-        self.metrics = Metrics()
+        self.metrics: Metrics | None = None
+        if place is None:  # else rows are counted where those of all processes arrive
+            self.metrics = Metrics() if before is None else before.metrics
         self.offered = 0
         self.counts = dict.fromkeys(OUTCOMES, 0)
         self._turn = 0
         self._assigned: dict[str, Decision] = {}
         self._after_ns = fleet.gateway.cost.request - fleet.gateway.cost.request // 2
+
+    def start(self) -> None:
+        """Begin what goes on beside requests."""
+        self.access.start()
+
+    async def close(self, engines: Iterable[Engine]) -> None:
+        """End it, and close those engines."""
+        self.access.close()
+        for engine in engines:
+            await engine.close()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing it has begun is unfinished."""
+        return self.offered == sum(self.counts.values())
 
     async def handle(
         self,
@@ -316,9 +357,16 @@ class Gateway:
         """Requests held in each engine's window."""
         return {name: holder.pending for name, holder in self.holders.items()}
 
-    def metrics_page(self) -> bytes:
-        """The Prometheus page."""
-        return self.metrics.render(self.places, self.pending())
+    def vitals(self) -> Vitals:
+        """What is counted here, by family and labels; over all processes of a gateway it adds up."""
+        mine: Vitals = {
+            "sits_window_pending": {engine_label(name): count for name, count in self.pending().items()},
+            "sits_retries_total": {"": self.places.budget.spent},
+        }
+        if self.metrics is None:
+            return mine
+        place = self.places.place
+        return mine | self.metrics.vitals() | engine_vitals(place.shared, place.slots, self.world.now_ns())
 
     async def _answer_error(self, exchange: Exchange, error: SitsError) -> None:
         """Tell the client what went wrong, in the form it can still take."""
@@ -348,14 +396,23 @@ class Gateway:
     def _settle(self, exchange: Exchange) -> None:
         self.let_go(exchange)
         self.counts[exchange.outcome] += 1
-        self.metrics.observe(exchange)
-        request = exchange.request
+        request, timeline = exchange.request, exchange.timeline
+        engine = exchange.replica.id if exchange.replica is not None else ""
+        if self.metrics is not None:
+            self.metrics.count(
+                exchange.outcome,
+                engine,
+                exchange.detail,
+                exchange.output_tokens,
+                timeline.span_ns(API_RECV, FIRST_TOKEN),
+                timeline.span_ns(API_RECV, SENT),
+            )
         self.recorder.record(
             request.id,
             exchange.tenant,
             exchange.model,
             request.adapter,
-            exchange.replica.id if exchange.replica is not None else "",
+            engine,
             exchange.arm,
             exchange.outcome,
             exchange.status,
@@ -364,7 +421,7 @@ class Gateway:
             exchange.output_tokens,
             exchange.cached_tokens,
             exchange.preemptions,
-            exchange.timeline,
+            timeline,
         )
 
 

@@ -17,12 +17,24 @@ Deliberately absent: the choice (policy.route), and scraping (who scrapes an eng
 """
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from sits.core.errors import EngineError
 from sits.core.fleet import Adapters, AnyEngine, Fleet, RemoteEngine
 from sits.core.replica import Replica
 from sits.core.units import MS, SECOND
-from sits.gateway.shared import FAILED_NS, FAILURES, INFLIGHT, ONE, OPEN_NS, TOKENS_MAX, Shared, column
+from sits.gateway.shared import (
+    FAILED_NS,
+    FAILURES,
+    INFLIGHT,
+    ONE,
+    OPEN_NS,
+    TOKENS_MAX,
+    Shared,
+    assign_slots,
+    column,
+    room_for,
+)
 from sits.policy.ease import eased
 
 BREAKER_FAILURES = 5
@@ -76,6 +88,37 @@ def catalog(replicas: Iterable[Replica]) -> dict[str, tuple[str, str]]:
     return names | models
 
 
+class Place(NamedTuple):
+    """Where a worker counts: the table, its row, and each engine's slot."""
+
+    shared: Shared
+    worker: int
+    slots: Mapping[str, int]
+
+
+class Budget:
+    """The retries a worker may spend, over all generations.  `spent` is how many it has."""
+
+    __slots__ = ("_saved", "spent")
+
+    def __init__(self) -> None:
+        self.spent = 0
+        self._saved = RETRY_BUDGET_MAX
+
+    def earn(self) -> None:
+        """A request was answered."""
+        if self._saved < RETRY_BUDGET_MAX:
+            self._saved = min(RETRY_BUDGET_MAX, self._saved + RETRY_SHARE)
+
+    def spend(self) -> bool:
+        """Take one retry, if there is one."""
+        if self._saved < 1.0:
+            return False
+        self._saved -= 1.0
+        self.spent += 1
+        return True
+
+
 class _Trip:
     """The breaker between one replica and one tenant's requests for one model."""
 
@@ -107,14 +150,14 @@ class Places:
 
     Args:
         replicas: of this generation of the configuration.
-        shared, worker, slots: the table, our row of it, and each engine's slot; left out, a table of one row.
+        place: where to count; left out, in a table of one row.
         before: the places of the generation before this one, in the same worker; what is known about engines of the same name
             goes on, others are new.
         now_ns: when this generation begins, for `before`.
 
     Attributes:
         replicas, by_id: what policies see.
-        retries: spent of the budget, ever.
+        budget: of retries.
         suspects: replicas of which not all is well; trips: breakers of a tenant and model.  Both are empty when all is well, so
             that the live path need not ask.
 
@@ -123,29 +166,25 @@ class Places:
     def __init__(
         self,
         replicas: Iterable[Replica],
+        place: Place | None = None,
         *,
-        shared: Shared | None = None,
-        worker: int = 0,
-        slots: Mapping[str, int] | None = None,
         before: "Places | None" = None,
         now_ns: int = 0,
     ) -> None:
         self.replicas = tuple(replicas)
         self.by_id = {replica.id: replica for replica in self.replicas}
-        if slots is None:
-            slots = {replica.id: i for i, replica in enumerate(self.replicas)}
-        self._shared = shared or Shared(1, max(1, len(self.replicas)))
-        self._row = self._shared.row(worker)
+        self.place = place or self._alone_with(before)
+        self._shared = self.place.shared
+        self._row = self._shared.row(self.place.worker)
         self._inflight = self._shared.over_workers(INFLIGHT)
-        self._engines = {r.id: _Engine(r, self._shared, slots[r.id]) for r in self.replicas}
+        self._engines = {r.id: _Engine(r, self._shared, self.place.slots[r.id]) for r in self.replicas}
         self.trips: dict[tuple[str, str], dict[str, _Trip]] = {}
         self.suspects: set[str] = set()
         self._easing: set[str] = set()
         self._refreshed_ns = 0
         self._every_ns = max(REFRESH_NS, REFRESH_ENGINE_NS * len(self.replicas))
         self._alone = self._shared.workers == 1 and before is None
-        self.retries = 0
-        self._budget = RETRY_BUDGET_MAX
+        self.budget = Budget()
         if before is not None:
             self._continue(before, now_ns)
 
@@ -234,8 +273,7 @@ class Places:
             trips.pop(replica.id, None)
             if not trips:
                 del self.trips[model, tenant]
-        if self._budget < RETRY_BUDGET_MAX:
-            self._budget = min(RETRY_BUDGET_MAX, self._budget + RETRY_SHARE)
+        self.budget.earn()
 
     def failed(
         self, replica: Replica, error: EngineError, now_ns: int, model: str = "", tenant: str = ""
@@ -256,11 +294,16 @@ class Places:
 
     def may_retry(self) -> bool:
         """Spend one retry of the budget, if there is one."""
-        if self._budget < 1.0:
-            return False
-        self._budget -= 1.0
-        self.retries += 1
-        return True
+        return self.budget.spend()
+
+    def _alone_with(self, before: "Places | None") -> Place:
+        """A table of one row for a gateway of one process; over reloads it stays the same one."""
+        names = [replica.id for replica in self.replicas]
+        if before is None:
+            shared = Shared(1, room_for(len(names)))
+            return Place(shared, 0, assign_slots(shared, {}, names))
+        shared, worker, slots = before.place
+        return Place(shared, worker, assign_slots(shared, slots, names))
 
     def _look_at(self, replica: Replica, now_ns: int) -> None:
         engine = self._engines[replica.id]
@@ -307,7 +350,7 @@ class Places:
         self._easing.add(replica.id)
 
     def _continue(self, before: "Places", now_ns: int) -> None:
-        self.retries, self._budget = before.retries, before._budget
+        self.budget = before.budget
         self.trips = before.trips
         for replica in self.replicas:
             known = before.by_id.get(replica.id)

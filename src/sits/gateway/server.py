@@ -4,17 +4,20 @@ Rules:
 - A request's head and body become a `Request`; what cannot be read goes through the pipeline all the same, as a refusal.
 - A client that does not read for `STALL_NS`, sends nothing for `IDLE_NS`, or takes over `REQUEST_NS` for a request is cut off.
 - `drain` stops listening, lets what runs finish within `drain_timeout`, and cancels the rest.
+- `swap` replaces the configuration between two requests: what runs ends on the gateway it began on, what comes next begins on the new one,
+  and every answer says which (`x-sits-generation`).
 
 Endpoints: POST /v1/chat/completions, /v1/completions, /v1/embeddings, and /v1/messages, /v1/messages/count_tokens of Anthropic;
 GET /v1/models (of either), /healthz (alive), /readyz (some engine is up and we are not draining), /metrics.  Keys guard /v1; health and metrics are open, as scrapers expect.
 
-Deliberately absent: TLS (terminate it in front), several processes on one port, and any decision about a request.
+Deliberately absent: TLS (terminate it in front), the other processes on the port (app.up), and any decision about a request.
 """
 
 import asyncio
 import gc
 import signal
-from collections.abc import Callable, Coroutine, Mapping
+import socket
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, cast
 
@@ -24,9 +27,9 @@ from sits.core.fleet import Fleet
 from sits.core.request import Request
 from sits.core.timeline import Timeline
 from sits.core.units import SECOND
-from sits.gateway.connection import Connection, HttpSink
 from sits.gateway.anthropic_api import forwarded
 from sits.gateway.anthropic_api import models_page as anthropic_models_page
+from sits.gateway.connection import Connection, HttpSink
 from sits.gateway.endpoints import ANTHROPIC, PARSERS, hint
 from sits.gateway.exchange import Exchange
 from sits.gateway.http import (
@@ -34,6 +37,7 @@ from sits.gateway.http import (
     ProtocolError,
     error_answer,
 )
+from sits.gateway.metrics import Vitals, added, engine_label, page
 from sits.gateway.openai_api import models_page
 from sits.gateway.pipeline import Gateway
 from sits.gateway.trace import Ids, continued
@@ -58,48 +62,81 @@ _ENDPOINTS = {path: path.decode() for path in PARSERS}
 _JSON = b"application/json"
 _PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
 
+Page = tuple[int, bytes, bytes]
+"""Status, content type and body of what is not an exchange."""
+
 
 class Server:
     """The gateway on a TCP port.
 
     `await start()` listens and returns the address, `await drain()` ends well, `await run()` does both around SIGINT
-    and SIGTERM.  Port 0 picks a free one.
+    and SIGTERM.  Port 0 picks a free one.  `metrics` gives the Prometheus page where this process is not all of the gateway.
     """
 
-    def __init__(self, gateway: Gateway, fleet: Fleet) -> None:
-        self.gateway = gateway
-        self.fleet = fleet
+    def __init__(
+        self, gateway: Gateway, fleet: Fleet, metrics: Callable[[], Awaitable[bytes]] | None = None
+    ) -> None:
         self.now_ns = gateway.world.now_ns
         self.connections: set[Connection] = set()
         self.draining = False
         self.bad_requests = 0
         self.loop: asyncio.AbstractEventLoop = cast("asyncio.AbstractEventLoop", None)
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
+        self._leaving: list[Gateway] = []
         self._ids = Ids(gateway.world)
-        self._unit = fleet.policy.release.unit
-        self._prefixes = fleet.policy.route.prefix_affinity > 0
         self._sweeper: asyncio.TimerHandle | None = None
-        self._pages: dict[bytes, Callable[[], tuple[int, bytes, bytes]]] = {
+        self._metrics = metrics
+        self._adopt(gateway, fleet)
+        self._pages: dict[bytes, Callable[[], Page | Awaitable[Page]]] = {
             b"/healthz": lambda: (200, _JSON, b'{"status":"alive"}'),
             b"/readyz": self._ready,
-            b"/metrics": lambda: (200, _PROMETHEUS, gateway.metrics_page()),
+            b"/metrics": self._metrics_page,
         }
 
-    async def start(self) -> tuple[str, int]:
-        """Listen; returns host and port.
+    async def start(self, sockets: Sequence[socket.socket] = ()) -> tuple[str, int]:
+        """Listen, on sockets that listen already if there are some; returns host and port.
 
         Raises:
             OSError: the address cannot be had.
             CallerError: `gateway.listen` is not host:port.
 
         """
-        host, port = _address(self.fleet.gateway.listen)
         self.loop = asyncio.get_running_loop()
-        self._listener = await self.loop.create_server(lambda: Connection(self), host, port, backlog=BACKLOG)
-        self.gateway.access.start()
+        make, listen = lambda: Connection(self), self.loop.create_server
+        if sockets:
+            self._listeners = [await listen(make, sock=one, backlog=BACKLOG) for one in sockets]
+        else:
+            host, port = address_of(self.fleet.gateway.listen)
+            self._listeners = [await listen(make, host, port, backlog=BACKLOG)]
+        self.gateway.start()
         self._sweep()
-        bound = self._listener.sockets[0].getsockname()
+        bound = self._listeners[0].sockets[0].getsockname()
         return bound[0], bound[1]
+
+    def swap(self, gateway: Gateway) -> None:
+        """From the next request on, `gateway` answers; the one before ends what it has begun, then it is closed."""
+        self._leaving.append(self.gateway)
+        gateway.start()
+        self._adopt(gateway, gateway.fleet)
+        for connection in self.connections:
+            connection.reader.header_limit = self.fleet.gateway.header_limit
+            connection.reader.body_limit = self.fleet.gateway.body_limit
+
+    def _adopt(self, gateway: Gateway, fleet: Fleet) -> None:
+        self.gateway = gateway
+        self.fleet = fleet
+        name = gateway.generation
+        self.stamp = b"\r\nx-sits-generation: %b" % name.encode() if name else b""
+        self._unit = fleet.policy.release.unit
+        self._prefixes = fleet.policy.route.prefix_affinity > 0
+
+    async def retire(self, *, all_of_them: bool = False) -> None:
+        """Close the gateways that have been swapped out and have nothing left to do, with the engines only they have."""
+        for old in list(self._leaving):
+            if all_of_them or old.idle:
+                self._leaving.remove(old)
+                staying = {id(e) for g in (self.gateway, *self._leaving) for e in g.engines.values()}
+                await old.close([engine for engine in old.engines.values() if id(engine) not in staying])
 
     async def run(self, started: Callable[[str, int], None] | None = None) -> None:
         """Serve until SIGINT or SIGTERM, then drain; a second one cancels what still runs.
@@ -130,8 +167,8 @@ class Server:
     async def drain(self) -> None:
         """Stop listening, let what runs finish within `drain_timeout`, cancel the rest, close the engines."""
         self.draining = True
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         for connection in list(self.connections):
@@ -142,9 +179,8 @@ class Server:
         await self._finish(1.0)
         for connection in list(self.connections):
             connection.transport.close()
-        self.gateway.access.close()
-        for engine in self.gateway.engines.values():
-            await engine.close()
+        await self.retire(all_of_them=True)
+        await self.gateway.close(self.gateway.engines.values())
 
     def exchange(
         self, connection: Connection, incoming: Incoming, path: bytes, problem: SitsError | None
@@ -182,8 +218,8 @@ class Server:
         work = self.gateway.handle(request, timeline, sink, headers=incoming.headers, problem=problem)
         return sink, problem, work
 
-    def page(self, incoming: Incoming, path: bytes) -> tuple[int, bytes, bytes]:
-        """Status, content type and body of the pages that are not exchanges.
+    def page(self, incoming: Incoming, path: bytes) -> Page | Awaitable[Page]:
+        """One of the pages that are not exchanges.
 
         Raises:
             UnknownError: no such path.  ProtocolError: 405.  AuthError: /v1/models without a key.
@@ -241,7 +277,27 @@ class Server:
             body=incoming.body,
         )
 
-    def _ready(self) -> tuple[int, bytes, bytes]:
+    def _metrics_page(self) -> Page | Awaitable[Page]:
+        if self._metrics is None:
+            return 200, _PROMETHEUS, page(self.vitals())
+        return self._asked_metrics(self._metrics())
+
+    async def _asked_metrics(self, metrics: Awaitable[bytes]) -> Page:
+        return 200, _PROMETHEUS, await metrics
+
+    def vitals(self) -> Vitals:
+        """What this process counts, by family and labels; what outlives a generation is told by the newest."""
+        mine: Vitals = {
+            "sits_connections": {"": len(self.connections)},
+            "sits_bad_requests_total": {"": self.bad_requests},
+        }
+        held: list[Vitals] = [
+            {"sits_window_pending": {engine_label(name): n for name, n in old.pending().items()}}
+            for old in self._leaving
+        ]
+        return added((mine, self.gateway.vitals(), *held))
+
+    def _ready(self) -> Page:
         self.gateway.places.refresh(self.now_ns())
         up = any(replica.healthy for replica in self.gateway.places.replicas)
         if self.draining or not up:
@@ -291,7 +347,8 @@ def _deadline_ns(within: bytes) -> int:
     return int(within) * 1_000_000
 
 
-def _address(listen: str) -> tuple[str, int]:
+def address_of(listen: str) -> tuple[str, int]:
+    """Host and port of `gateway.listen`.  Raises CallerError."""
     host, _, port = listen.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise CallerError(

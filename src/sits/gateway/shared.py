@@ -82,6 +82,11 @@ def column(slot: int, what: int) -> int:
     return HEAD + WIDTH * slot + what
 
 
+def room_for(engines: int) -> int:
+    """How many slots a gateway that starts with so many engines has, for those that reloads bring."""
+    return max(64, 4 * engines)
+
+
 def assign_slots(shared: Shared, before: Mapping[str, int], engines: Iterable[str]) -> dict[str, int]:
     """A slot for each engine: the one it had, or one that nobody uses and nothing is in flight in.
 
