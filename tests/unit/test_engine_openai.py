@@ -200,7 +200,7 @@ async def test_every_failure_names_engine_and_url(script, code, words):
         if script[:3] == HALF[:3]:
             assert data(got) == b"".join(STREAM[:3])
         assert bool(made._pool) == (words == "inside an event")  # only there was the HTTP frame whole
-        assert not made._live
+        assert not made._silence.watched
 
 
 @live
@@ -279,7 +279,7 @@ async def test_closing_the_iterator_closes_the_connection_at_once(after):
         await stream.aclose()
         await upstream.left.wait()
         assert not made._pool
-        assert not made._live
+        assert not made._silence.watched
 
 
 @live

@@ -130,7 +130,7 @@ async def test_an_answer_that_lies_in_the_socket_is_not_the_next_ones():
         for writer in upstream.writers:
             writer.write(answer(b'{"smuggled": true}'))
         await until(lambda: not kept.quiet)
-        assert kept.usable
+        assert kept.free
         assert (await ask(made))[0].data == b'{"for": "the second"}'
         assert upstream.connections == 2
 

@@ -390,7 +390,7 @@ async def test_tcp_nodelay_on_both_sides():
         writer.write(post(CHAT | {"stream": True}))
         await reader.readuntil(STREAM[1])
         (connection,) = house.server.connections
-        (upstream,) = house.gateway.engines["e0"]._live
+        (upstream,) = house.gateway.engines["e0"]._silence.watched
         for transport in (connection.transport, upstream._transport):
             sock = transport.get_extra_info("socket")
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

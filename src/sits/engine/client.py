@@ -31,6 +31,14 @@ HEAD_BYTES_MAX = 256 * 1024
 
 JOIN_BYTES = 64 * 1024
 
+_HEADERS = {
+    b"content-type": "type",
+    b"content-length": "length",
+    b"transfer-encoding": "transfer",
+    b"content-encoding": "coding",
+    b"retry-after": "retry",
+}
+
 C = TypeVar("C", bound="Connection")
 
 
@@ -55,27 +63,18 @@ class Silence:
         self.limit_ns = limit_ns
         self.world = world
         self.now_ns = 0
-        self._watched: set[Connection] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self.watched: set[Connection] = set()
+        self.timer: asyncio.TimerHandle | None = None
 
-    def watch(self, connection: "Connection") -> None:
-        """Look after a connection that has sent a request."""
-        self._watched.add(connection)
-        if self._timer is None:
-            self._tick()
-
-    def forget(self, connection: "Connection") -> None:
-        """Its answer is over."""
-        self._watched.discard(connection)
-
-    def _tick(self) -> None:
-        self._timer = None
+    def tick(self) -> None:
+        """Look after the connections in `watched`, which have sent a request; again while there are any."""
+        self.timer = None
         now_ns = self.now_ns = self.world.now_ns()
-        for connection in list(self._watched):
+        for connection in list(self.watched):
             connection.expire(now_ns - self.limit_ns)
-        if self._watched:
+        if self.watched:
             step_s = self.limit_ns / self.TICKS / SECOND
-            self._timer = asyncio.get_running_loop().call_later(step_s, self._tick)
+            self.timer = asyncio.get_running_loop().call_later(step_s, self.tick)
 
 
 class Address:
@@ -105,8 +104,8 @@ class Connection(asyncio.Protocol):
     """One connection to an engine.
 
     `status`, `content_type`, `coding` (of content or transfer, when there is one), `retry_after` are the head's
-    once `head()` has returned; `touched`: some byte of an
-    answer came.
+    once `head()` has returned; `touched`: some byte of an answer came; `free`: a next message can be sent, as the last one and
+    its answer are over and the engine keeps the connection.
     """
 
     def __init__(self, silence: Silence) -> None:
@@ -117,34 +116,14 @@ class Connection(asyncio.Protocol):
         self._since_ns = 0
         self._lost: ClosedError | None = None
         self._reading = True
-        self._ended = True
-        self._parser: Any = httptools.HttpResponseParser(self)  # begins anew by itself after each answer
-        self._reset()
-
-    def _reset(self) -> None:
         self._pieces: list[bytes] = []
         self._buffered = 0
-        self._headed = False
-        self._keep = False
-        self._framed = False
-        self.touched = False
-        self.status = 0
-        self.content_type = b""
-        self.coding = b""
-        self._bodiless = 0
-        self.retry_after = b""
+        self._ended = True
+        self._large = False
+        self.free = True
+        self._parser: Any = httptools.HttpResponseParser(self)  # begins anew by itself after each answer
 
     # -- for the engine -----------------------------------------------------------------------------------------
-
-    @property
-    def usable(self) -> bool:
-        """Whether a next message can be sent: the last one and its answer are over and the engine keeps the connection."""
-        return (
-            self._ended
-            and self._lost is None
-            and not self._transport.is_closing()
-            and not self._transport.get_write_buffer_size()
-        )
 
     @property
     def quiet(self) -> bool:
@@ -158,12 +137,19 @@ class Connection(asyncio.Protocol):
 
     def send(self, head: bytes, body: bytes) -> None:
         """Send a whole request; the answer's reading begins."""
-        self._reset()
-        self._ended = False
-        self._silence.watch(self)
+        self.free = self.touched = self._ended = self._headed = self._framed = self._large = False
+        self.status = self._bodiless = 0
+        self.content_type = self.coding = self.retry_after = b""
+        if self._pieces:
+            self._pieces = []
+        silence = self._silence
+        silence.watched.add(self)
+        if silence.timer is None:
+            silence.tick()
         if len(body) < JOIN_BYTES:
             self._transport.write(head + body)
         else:  # a large body is not copied once more
+            self._large = True
             self._transport.write(head)
             self._transport.write(body)
 
@@ -231,7 +217,8 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close at once, whatever is under way."""
-        self._silence.forget(self)
+        self.free = False
+        self._silence.watched.discard(self)
         self._transport.abort()
 
     def expire(self, before_ns: int) -> None:
@@ -265,28 +252,38 @@ class Connection(asyncio.Protocol):
             self._lose(ClosedError(f"it does not speak HTTP/1.1 ({error})", garbage=True))
             self._transport.abort()
             return
-        self._bodiless += len(data)
-        if self._bodiless > HEAD_BYTES_MAX + len(data):
+        if self._ended:
+            self._waiter.wake()
+        elif self._pump is not None and self._pieces:
+            self._since_ns = self._silence.now_ns
+            self._pump()
+        else:
+            self._arrived(len(data))
+
+    def _arrived(self, size: int) -> None:
+        """Bytes came that nobody takes at once: bound what waits, tell who waits."""
+        self._bodiless += size
+        if self._bodiless > HEAD_BYTES_MAX + size:
             self._lose(ClosedError(f"it sent over {HEAD_BYTES_MAX} bytes without a body", garbage=True))
             self._transport.abort()
             return
         if self._buffered > BUFFER_BYTES and self._reading:
             self._reading = False
             self._transport.pause_reading()
-        if self._pump is not None and not self._ended:
+        if self._headed:
             self._since_ns = self._silence.now_ns
-            self._pump()
-        elif self._headed:
-            self._waiter.wake()
+            if self._pump is None:
+                self._waiter.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The end of the connection ends an answer that has no other end."""
-        self._silence.forget(self)
-        if self._headed and not self._ended and not self._framed and exc is None:
+        self._silence.watched.discard(self)
+        if not self._ended and self._headed and not self._framed and exc is None:
             self._ended = True
         self._lose(ClosedError(str(exc) if exc else "the connection was closed"))
 
     def _lose(self, error: ClosedError) -> None:
+        self.free = False
         if self._lost is None:
             self._lost = error
         self._waiter.wake()
@@ -296,22 +293,25 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """A second answer nobody asked for: whatever it is, it is not for the next request."""
         if self._ended:
+            self.free = False
             self._lost = ClosedError("it sent more than one answer", garbage=True)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """The few headers that matter here."""
         if self._headed:
             return
-        size = len(name)
-        if size == 12 and name.lower() == b"content-type":
+        what = _HEADERS.get(name.lower())
+        if what is None:
+            return
+        if what == "type":
             self.content_type = value
-        elif size == 16 and name.lower() == b"content-encoding":
-            self.coding = value
-        elif size == 11 and name.lower() == b"retry-after":
-            self.retry_after = value
-        elif size == 14 and name.lower() == b"content-length":
+        elif what == "length":
             self._framed = True
-        elif size == 17 and name.lower() == b"transfer-encoding":
+        elif what == "retry":
+            self.retry_after = value
+        elif what == "coding":
+            self.coding = value
+        else:
             if self._framed or value.lower() != b"chunked":
                 self.coding = (
                     value  # a coding below the chunks, or chunks in chunks: llhttp takes off one layer
@@ -335,9 +335,11 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """The answer is whole."""
-        if self.status < 200 or self._ended:
+        if self._ended or self.status < 200:
             return
         self._ended = True
-        self._silence.forget(self)
+        self._silence.watched.discard(self)
         if not self._parser.should_keep_alive():  # only right inside this call-back
             self._lost = self._lost or ClosedError("the engine closes after each answer")
+        elif self._lost is None:
+            self.free = not self._large or not self._transport.get_write_buffer_size()

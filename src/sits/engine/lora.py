@@ -156,7 +156,7 @@ class Lora:
 
     async def _on_line(self, method: str, path: str) -> tuple[int, bytes]:
         line = self._line
-        if line is not None and not (line.usable and line.quiet):
+        if line is not None and not (line.free and line.quiet):
             self.close()
             self.lost()
             line = None
@@ -170,7 +170,7 @@ class Lora:
             if self._line is line:
                 self.close()
             raise
-        if self._line is line and not line.usable:  # it closes after each answer: there is no line to have
+        if self._line is line and not line.free:  # it closes after each answer: there is no line to have
             self.close()
         return status, body
 

@@ -44,6 +44,9 @@ from sits.engine.translated import (
 POOL_MAX = 256
 """Idle connections kept; more are closed."""
 
+ENDPOINTS_MAX = 16
+"""Endpoints whose fixed part of a head is kept ready."""
+
 EVENT_STREAM = b"text/event-stream"
 BODILESS = (204, 205)
 HEADER_BYTES = 256
@@ -92,8 +95,8 @@ class OpenAIEngine:
         self.address, self._base = _address(name, url)
         self._silence = Silence(first_byte_timeout, world)
         self._pool: list[Connection] = []
-        self._live: set[Connection] = set()
         self._closed = False
+        self._starts: dict[str, str] = {}
         if not (api_key.isascii() and api_key.isprintable()) or " " in api_key:
             raise ConfigError(
                 f"engine {name!r}: its key holds a space, a line end or another character no header takes",
@@ -123,33 +126,36 @@ class OpenAIEngine:
         """Close all connections; answers under way and to come end with an EngineError."""
         self._closed = True
         pool, self._pool = self._pool, []
-        for connection in (*pool, *self._live):
+        for connection in (*pool, *self._silence.watched):
             connection.abort()
 
     async def begin(self, request: Request) -> Connection:
         """A connection on which the request was sent and the head of the answer has come."""
         if self._closed:
             raise self.failed("engine_closed", "was closed")
-        head = self._head(request)
         while True:
             connection = self._kept()
             kept = connection is not None
             if connection is None:
                 connection = await self._connected()
-            self._live.add(connection)
             try:
-                connection.send(head, request.body)
+                connection.send(self._head(request), request.body)
                 await connection.head()
-                self._check(connection)
+                if (
+                    connection.status != 200
+                    or connection.coding
+                    or connection.retry_after
+                    or len(connection.content_type) > HEADER_BYTES
+                ):
+                    self._refuse(connection)
+                return connection
             except BaseException as error:
-                self._live.discard(connection)
                 connection.abort()
                 if isinstance(error, ClosedError) and kept and not connection.touched:
                     continue
                 if isinstance(error, ClosedError | TimeoutError):
                     raise self.broken(error, "gave no answer") from None
                 raise
-            return connection
 
     def head_of(self, method: str, path: str, length: int) -> bytes:
         """The head of a message that is no request of a caller's: a listing, a load."""
@@ -160,17 +166,20 @@ class OpenAIEngine:
         )
 
     def _head(self, request: Request) -> bytes:
-        trace = f"traceparent: {request.traceparent}\r\n" if request.traceparent else ""
-        text = (
-            f"POST {self._base}{request.endpoint} HTTP/1.1\r\n{self._fixed}x-request-id: {request.id}\r\n{trace}"
-            f"{request.dialect_headers}Content-Length: {len(request.body)}\r\n\r\n"
-        )
-        return text.encode("latin-1")
+        start = self._starts.get(request.endpoint)
+        if start is None:
+            start = f"POST {self._base}{request.endpoint} HTTP/1.1\r\n{self._fixed}x-request-id: "
+            if len(self._starts) < ENDPOINTS_MAX:
+                self._starts[request.endpoint] = start
+        trace = f"\r\ntraceparent: {request.traceparent}" if request.traceparent else ""
+        return (
+            f"{start}{request.id}{trace}\r\n{request.dialect_headers}Content-Length: {len(request.body)}\r\n\r\n"
+        ).encode("latin-1")
 
     def _kept(self) -> Connection | None:
         while self._pool:
             connection = self._pool.pop()
-            if connection.usable and connection.quiet:
+            if connection.free and connection.quiet:
                 return connection
             connection.abort()
         return None
@@ -199,14 +208,13 @@ class OpenAIEngine:
 
     def put_back(self, connection: Connection) -> None:
         """Keep the connection for the next request, if it can have one; else close it."""
-        self._live.discard(connection)
-        if connection.usable and not self._closed and len(self._pool) < POOL_MAX:
+        if connection.free and not self._closed and len(self._pool) < POOL_MAX:
             self._pool.append(connection)
         else:
             connection.abort()
 
-    def _check(self, connection: Connection) -> None:
-        """Refuse what no caller can take for an answer."""
+    def _refuse(self, connection: Connection) -> None:
+        """Raise for a head that no caller can take for the beginning of an answer."""
         status, coding = connection.status, connection.coding
         if 300 <= status < 400 or status in BODILESS:
             raise self.failed(f"engine_{status}", f"answered {status}, which is no answer to a request")
@@ -266,18 +274,10 @@ class _Answer:
     async def __anext__(self) -> Chunk:
         if self._over:
             raise StopAsyncIteration
+        connection = self._connection
+        if connection is None:
+            return await self._first()
         try:
-            connection = self._connection
-            if connection is None:
-                connection = self._connection = await self._engine.begin(self._request)
-                if connection.status >= 400 or connection.content_type[:17].lower() != EVENT_STREAM:
-                    return await self._whole(connection)
-                content_type = EVENT_STREAM + connection.content_type[17:]
-                if self._translation is not None:
-                    self._reader = self._translation.reader(connection.status, content_type)
-                else:
-                    follow = READERS.get(self._request.endpoint, StreamReader)
-                    self._reader = follow(connection.status, content_type)
             reader = self._reader
             assert reader is not None
             if reader.problem is None:
@@ -322,29 +322,53 @@ class _Answer:
             if blocked is not None or self._reader.problem is not None:
                 self._connection.wake()
 
-        async for chunk in self:
-            blocked = give(chunk)
-            while blocked is not None:
-                waiting, blocked = blocked, None
-                await waiting
-            if self._connection is not None and (self._reader is None or self._reader.problem is None):
-                try:
+        try:
+            chunk = await (self._first() if self._connection is None else self.__anext__())
+            while True:
+                blocked = give(chunk)
+                while blocked is not None:
+                    waiting, blocked = blocked, None
+                    await waiting
+                if self._over:
+                    return
+                if self._reader is not None and self._reader.problem is None:
+                    assert self._connection is not None
                     await self._connection.flow(pump)
-                except TimeoutError as error:
-                    raise self._engine.broken(error, "died in mid-answer") from None
-            while blocked is not None:
-                waiting, blocked = blocked, None
-                await waiting
+                    while blocked is not None:
+                        waiting, blocked = blocked, None
+                        await waiting
+                chunk = await self.__anext__()
+        except StopAsyncIteration:
+            return
+        except TimeoutError as error:
+            raise self._engine.broken(error, "died in mid-answer") from None
 
     async def aclose(self) -> None:
         """Stop: the connection is closed unless its answer is over."""
         self._end()
 
+    async def _first(self) -> Chunk:
+        """Send the request; the first chunk of a stream, or the one of an answer that comes whole."""
+        connection = self._connection = await self._engine.begin(self._request)
+        if connection.status >= 400 or connection.content_type[:17].lower() != EVENT_STREAM:
+            try:
+                return await self._whole(connection)
+            except (ClosedError, TimeoutError) as error:
+                raise self._engine.broken(error, "died in mid-answer") from None
+            finally:
+                self._end()
+        content_type = EVENT_STREAM + connection.content_type[17:]
+        if self._translation is not None:
+            self._reader = self._translation.reader(connection.status, content_type)
+        else:
+            follow = READERS.get(self._request.endpoint, StreamReader)
+            self._reader = follow(connection.status, content_type)
+        return await self.__anext__()
+
     async def _whole(self, connection: Connection) -> Chunk:
         body = connection.all() or await connection.rest()
         if connection.ends_with_connection and cut_short(body):
             raise self._engine.failed("engine_died", "closed the connection inside its answer")
-        self._end()
         chunk = self._engine.whole(connection, body)
         if self._translation is None:
             return chunk
