@@ -32,7 +32,7 @@ bench: .venv/.ready-dev ## measurements; ratios within one run, for machines are
 
 bench-gateway: .venv/.ready-dev ## the gateway beside nginx, Envoy and four LLM gateways; installs them; writes docs/benchmarks.md
 	@mkdir -p out
-	$(PY) benchmarks/bench_gateway.py --all --full --json out/bench-gateway.json --page docs/benchmarks.md
+	$(PY) benchmarks/bench_gateway.py --all --full --hostile-first 1000000 --json out/bench-gateway.json --page docs/benchmarks.md
 
 size: .venv/.ready-dev ## lines of code and of tests for each room
 	@$(PY) tools/size.py

