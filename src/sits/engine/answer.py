@@ -15,10 +15,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import orjson
 
 from sits.core.request import Chunk, Usage
-from sits.engine.dialect.usage import counts_of
+from sits.engine.dialect.usage import COUNT_END, counts_of
 from sits.engine.sse import EventTooLongError, SseSplitter, data_of, event_end
 
 ERROR_TEXT_MAX = 300
@@ -29,6 +30,23 @@ _NAMED_ERROR = re.compile(rb"^event: ?error\r?$", re.MULTILINE)
 _CALM = (b'"finish_reason":null', b'"finish_reason": null')
 """What every event in mid-stream contains, and no end, error or last usage does, in either spelling of JSON.  Text cannot
 fake it, because quotes are escaped in JSON strings.  A stream without it is read event by event."""
+
+
+class _Counts(msgspec.Struct, frozen=True):
+    """A usage object that tells two counts and nothing of a cache."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: None = None
+    cache_read_input_tokens: None = None
+
+
+class _Tail(msgspec.Struct, frozen=True):
+    usage: _Counts
+
+
+_NOTHING = _Counts()
+_TAIL = msgspec.json.Decoder(_Tail)
 
 
 class StreamReader:
@@ -168,6 +186,13 @@ def usage_of(body: bytes) -> Usage | None:
     at = body.rfind(b'"usage"')
     if at < 0:
         return None
+    try:
+        # As nearly all engines tell it, without building an object; the doubtful is read by the rules below.
+        told = _TAIL.decode(b"{" + body[at:]).usage
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        told = _NOTHING
+    if 0 < told.prompt_tokens < COUNT_END and 0 < told.completion_tokens < COUNT_END:
+        return Usage(told.prompt_tokens, told.completion_tokens)
     try:
         # Where usage is a field of the answer itself, what follows it is the rest of an object.
         return counts_of(orjson.loads(b"{" + body[at:])["usage"])

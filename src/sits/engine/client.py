@@ -104,7 +104,7 @@ class Connection(asyncio.Protocol):
     """One connection to an engine.
 
     `status`, `content_type`, `coding` (of content or transfer, when there is one), `retry_after` are the head's
-    once `head()` has returned; `touched`: some byte of an answer came; `free`: a next message can be sent, as the last one and
+    once `headed`; `touched`: some byte of an answer came; `free`: a next message can be sent, as the last one and
     its answer are over and the engine keeps the connection.
     """
 
@@ -137,7 +137,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, head: bytes, body: bytes) -> None:
         """Send a whole request; the answer's reading begins."""
-        self.free = self.touched = self._ended = self._headed = self._framed = self._large = False
+        self.free = self.touched = self._ended = self.headed = self._framed = self._large = False
         self.status = self._bodiless = 0
         self.content_type = self.coding = self.retry_after = b""
         if self._pieces:
@@ -155,10 +155,15 @@ class Connection(asyncio.Protocol):
 
     async def head(self) -> None:
         """Wait for the head of the answer.  Raises ClosedError, TimeoutError."""
-        while not self._headed:
-            if self._lost is not None:
-                raise self._lost
-            await self._wait()
+        while not self.headed:
+            await self.arrival()
+
+    def arrival(self) -> Waiter:
+        """To be awaited: the next bytes.  Raises ClosedError; TimeoutError when awaited."""
+        if self._lost is not None:
+            raise self._lost
+        self._since_ns = self._silence.now_ns
+        return self._waiter
 
     def taken(self) -> bytes:
         """The bytes of the body that are here, empty when none are."""
@@ -182,9 +187,7 @@ class Connection(asyncio.Protocol):
         while not self._pieces:
             if self._ended:
                 return b""
-            if self._lost is not None:
-                raise self._lost
-            await self._wait()
+            await self.arrival()
         return self.taken()
 
     async def flow(self, pump: Callable[[], None]) -> None:
@@ -198,7 +201,7 @@ class Connection(asyncio.Protocol):
             return
         self._pump = pump
         try:
-            await self._wait()
+            await self.arrival()
         finally:
             self._pump = None
 
@@ -225,11 +228,6 @@ class Connection(asyncio.Protocol):
         """End a wait that began before `before_ns` with TimeoutError."""
         if self._waiter.waiting and self._since_ns < before_ns:
             self._waiter.wake(TimeoutError())
-
-    def _wait(self) -> Waiter:
-        """To be awaited: the next bytes, or the end."""
-        self._since_ns = self._silence.now_ns
-        return self._waiter
 
     # -- from the loop ------------------------------------------------------------------------------------------
 
@@ -270,7 +268,7 @@ class Connection(asyncio.Protocol):
         if self._buffered > BUFFER_BYTES and self._reading:
             self._reading = False
             self._transport.pause_reading()
-        if self._headed:
+        if self.headed:
             self._since_ns = self._silence.now_ns
             if self._pump is None:
                 self._waiter.wake()
@@ -278,7 +276,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The end of the connection ends an answer that has no other end."""
         self._silence.watched.discard(self)
-        if not self._ended and self._headed and not self._framed and exc is None:
+        if not self._ended and self.headed and not self._framed and exc is None:
             self._ended = True
         self._lose(ClosedError(str(exc) if exc else "the connection was closed"))
 
@@ -298,7 +296,7 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """The few headers that matter here."""
-        if self._headed:
+        if self.headed:
             return
         what = _HEADERS.get(name.lower())
         if what is None:
@@ -323,7 +321,7 @@ class Connection(asyncio.Protocol):
         if self._ended:
             return
         self.status = self._parser.get_status_code()
-        self._headed = self.status >= 200
+        self.headed = self.status >= 200
 
     def on_body(self, data: bytes) -> None:
         """A piece of the body."""

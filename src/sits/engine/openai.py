@@ -140,7 +140,8 @@ class OpenAIEngine:
                 connection = await self._connected()
             try:
                 connection.send(self._head(request), request.body)
-                await connection.head()
+                while not connection.headed:
+                    await connection.arrival()
                 if (
                     connection.status != 200
                     or connection.coding
@@ -342,6 +343,8 @@ class _Answer:
             return
         except TimeoutError as error:
             raise self._engine.broken(error, "died in mid-answer") from None
+        finally:
+            self._end()
 
     async def aclose(self) -> None:
         """Stop: the connection is closed unless its answer is over."""
@@ -354,9 +357,11 @@ class _Answer:
             try:
                 return await self._whole(connection)
             except (ClosedError, TimeoutError) as error:
-                raise self._engine.broken(error, "died in mid-answer") from None
-            finally:
                 self._end()
+                raise self._engine.broken(error, "died in mid-answer") from None
+            except BaseException:
+                self._end()
+                raise
         content_type = EVENT_STREAM + connection.content_type[17:]
         if self._translation is not None:
             self._reader = self._translation.reader(connection.status, content_type)
@@ -369,6 +374,7 @@ class _Answer:
         body = connection.all() or await connection.rest()
         if connection.ends_with_connection and cut_short(body):
             raise self._engine.failed("engine_died", "closed the connection inside its answer")
+        self._end()
         chunk = self._engine.whole(connection, body)
         if self._translation is None:
             return chunk

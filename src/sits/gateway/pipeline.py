@@ -19,9 +19,7 @@ Deliberately absent: HTTP (gateway.http, gateway.server), the policies, and any 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-
-import msgspec
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 
 from sits.core.breakpoints import (
     API_RECV,
@@ -52,18 +50,24 @@ from sits.gateway.endpoints import error_of, event_of
 from sits.gateway.exchange import CLIENT_LEFT, OUTCOMES, Cpu, Exchange, NoRecorder, Recorder, Sink
 from sits.gateway.holding import Holder
 from sits.gateway.metrics import Metrics, Vitals, engine_label, engine_vitals
-from sits.gateway.openai_api import with_model
 from sits.gateway.places import Place, Places, catalog, replicas_of
+from sits.gateway.versions import (
+    Answered,
+    aim,
+    assign_release,
+    cache_of,
+    copier_of,
+    fall_back,
+    keep_answer,
+    look_in_cache,
+    vitals_of,
+)
 from sits.policy.admit import refusal
-from sits.policy.release import assign
+from sits.policy.release import Assigner
 from sits.policy.route import pick, route
 
 UNKNOWN_OUTPUT_TOKENS = 256
 """What a request without an output limit is counted as, tokens; an accounting guess, not a limit."""
-
-ASSIGNED_MAX = 16_384
-ASSIGNED_CHARACTERS = 256
-"""Release assignments remembered, and the longest unit of one: callers choose it.  They are cheap to find again."""
 
 NO_HEADERS: Mapping[bytes, bytes] = {}
 ENGINE_POINTS = range(DISPATCHED + 1, FIRST_TOKEN)
@@ -88,25 +92,17 @@ def authorize(gateway: "Gateway", exchange: Exchange) -> None:
     exchange.timeline.mark(AUTHORIZED, gateway.world.now_ns())
 
 
-def assign_release(gateway: "Gateway", exchange: Exchange) -> None:
-    """Which arm of the release does the unit belong to?  An arm may ask engines for another model name."""
-    decision = gateway.assigned(exchange.request.unit or exchange.tenant)
-    exchange.arm = decision.choice
-    name = gateway.arm_models[decision.choice]
-    if name and name != exchange.model:
-        model, adapter = gateway.catalog.get(name, (name, ""))
-        exchange.request = msgspec.structs.replace(
-            exchange.request, model=model, adapter=adapter, body=with_model(exchange.request.body, name)
-        )
-
-
 def choose_replica(gateway: "Gateway", exchange: Exchange) -> None:
     """Which replica?  Filter, score, pick."""
     request = exchange.request
     exchange.need_tokens = request.prompt_tokens + (request.output_tokens_max or UNKNOWN_OUTPUT_TOKENS)
     choice = gateway.choose(exchange)
     if not choice:
-        raise _no_replica(exchange, gateway.why_none(exchange))
+        why = gateway.why_none(exchange)
+        while not choice and fall_back(gateway, exchange):
+            choice = gateway.choose(exchange)
+        if not choice:
+            raise _no_replica(exchange, why)
     exchange.replica = gateway.places.by_id[choice]
     exchange.timeline.mark(ROUTED, gateway.world.now_ns())
 
@@ -128,12 +124,8 @@ def admit(gateway: "Gateway", exchange: Exchange) -> None:
     gateway.take(exchange)
 
 
-def hold_in_window(gateway: "Gateway", exchange: Exchange) -> Awaitable[None] | None:
-    """Wait for company, if the engine in question batches by call."""
-    return _hold(gateway, exchange) if gateway.windowed else None
-
-
-async def _hold(gateway: "Gateway", exchange: Exchange) -> None:
+async def hold_in_window(gateway: "Gateway", exchange: Exchange) -> None:
+    """Wait for company; for engines that batch by call."""
     assert exchange.replica is not None
     exchange.window = await gateway.holders[exchange.replica.id].hold()
 
@@ -157,8 +149,16 @@ async def forward(gateway: "Gateway", exchange: Exchange) -> None:
 
 Stage = Callable[["Gateway", Exchange], Awaitable[None] | None]
 
-PIPELINE: tuple[Stage, ...] = (authorize, assign_release, choose_replica, admit, hold_in_window, forward)
-"""The order, to be read top to bottom."""
+PIPELINE: tuple[Stage, ...] = (
+    authorize,
+    assign_release,
+    look_in_cache,
+    choose_replica,
+    admit,
+    hold_in_window,
+    forward,
+)
+"""The order, to be read top to bottom.  A gateway skips what its configuration does not use."""
 
 
 class Gateway:
@@ -203,16 +203,21 @@ class Gateway:
             now_ns=world.now_ns(),
         )
         self.catalog = catalog(self.places.replicas)
-        self.arm_models = {arm.name: arm.model for arm in fleet.policy.release.arms}
+        policy = fleet.policy
+        self.assigner = Assigner(policy.release, policy.releases, self.catalog)
+        self.cached = cache_of(fleet, before)
         self.holders = {name: Holder(fleet.policy.window, world) for name in self.places.by_id}
         self.windowed = fleet.policy.window.kind != "none"
+        unneeded: set[Stage] = {look_in_cache} if self.cached is None else set()
+        if not self.windowed:
+            unneeded.add(hold_in_window)
+        self.stages = tuple(stage for stage in PIPELINE if stage not in unneeded)
         self.metrics: Metrics | None = None
         if place is None:  # else rows are counted where those of all processes arrive
             self.metrics = Metrics() if before is None else before.metrics
         self.offered = 0
         self.counts = dict.fromkeys(OUTCOMES, 0)
         self._turn = 0
-        self._assigned: dict[str, Decision] = {}
         self._after_ns = fleet.gateway.cost.request - fleet.gateway.cost.request // 2
 
     def start(self) -> None:
@@ -252,10 +257,14 @@ class Gateway:
         exchange.prompt_tokens = request.prompt_tokens
         self.offered += 1
         try:
-            for stage in PIPELINE:
-                waiting = stage(self, exchange)
-                if waiting is not None:
-                    await waiting
+            try:
+                for stage in self.stages:
+                    waiting = stage(self, exchange)
+                    if waiting is not None:
+                        await waiting
+            except Answered as answered:
+                if answered.waiting is not None:
+                    await answered.waiting
             if self.cpu is not None:
                 await self.cpu.spend(self._after_ns)
             waiting = sink.finish()
@@ -279,18 +288,6 @@ class Gateway:
         finally:
             self._settle(exchange)
         return exchange
-
-    def assigned(self, unit: str) -> Decision:
-        """The arm of `unit`; remembered, because the same inputs give the same decision."""
-        decision = self._assigned.get(unit)
-        if decision is None:
-            release = self.fleet.policy.release
-            decision = assign(unit, release.salt, release.arms)
-            if len(unit) <= ASSIGNED_CHARACTERS:
-                if len(self._assigned) >= ASSIGNED_MAX:
-                    self._assigned.clear()
-                self._assigned[unit] = decision
-        return decision
 
     def choose(self, exchange: Exchange) -> str:
         """Ask the routing policy; empty when there is no replica to choose.  What it saw is kept."""
@@ -343,8 +340,11 @@ class Gateway:
         if exchange.started or exchange.tried or isinstance(error, EngineTimeoutError):
             return False
         exchange.tried = (exchange.replica.id,)
-        choice = self.choose(exchange)
+        choice, aimed = self.choose(exchange), exchange.target
+        while not choice and fall_back(self, exchange):
+            choice = self.choose(exchange)
         if not choice or not self.places.may_retry():
+            aim(exchange, aimed)
             return False
         for point in ENGINE_POINTS:
             exchange.timeline.mark(point, 0, Exactness.MISSING)
@@ -363,6 +363,8 @@ class Gateway:
             "sits_window_pending": {engine_label(name): count for name, count in self.pending().items()},
             "sits_retries_total": {"": self.places.budget.spent},
         }
+        if self.cached is not None:
+            mine |= vitals_of(self.cached)
         if self.metrics is None:
             return mine
         place = self.places.place
@@ -396,6 +398,8 @@ class Gateway:
     def _settle(self, exchange: Exchange) -> None:
         self.let_go(exchange)
         self.counts[exchange.outcome] += 1
+        if self.cached is not None:
+            keep_answer(self.cached, exchange, self.world.now_ns())
         request, timeline = exchange.request, exchange.timeline
         engine = exchange.replica.id if exchange.replica is not None else ""
         if self.metrics is not None:
@@ -430,16 +434,15 @@ async def _relay(gateway: Gateway, exchange: Exchange) -> None:
     assert exchange.replica is not None
     now_ns, timeline, write = gateway.world.now_ns, exchange.timeline, exchange.sink.write
     tokens = last_ns = 0
-    usage = None
+    usage, copy = None, copier_of(gateway.cached, exchange)
 
     def give(chunk: Chunk) -> Awaitable[None] | None:
         nonlocal tokens, last_ns, usage
         if not exchange.started:
-            _start(exchange, chunk)
-            if gateway.places.suspects:
-                assert exchange.replica is not None
-                gateway.places.reached(exchange.replica, now_ns())
+            _start(gateway, exchange, chunk)
         waiting = write(chunk.data) if chunk.data else None
+        if copy is not None:
+            copy(chunk.data)
         if chunk.tokens:
             last_ns = now_ns()
             if not tokens and exchange.streaming:
@@ -458,31 +461,45 @@ async def _relay(gateway: Gateway, exchange: Exchange) -> None:
         if push is not None:
             await push(give)
         else:
-            async for chunk in stream:
-                waiting = give(chunk)
-                if waiting is not None:
-                    await waiting
+            await _pull(stream, give)
     finally:
         if last_ns:
             timeline.mark(LAST_TOKEN, last_ns)
         exchange.spent(tokens, usage)
-        close = getattr(stream, "aclose", None)
-        if close is not None:
-            await close()
     if not exchange.started:
         raise EngineError(f"engine {exchange.replica.id!r} ended without an answer", code="engine_died")
 
 
-def _start(exchange: Exchange, chunk: Chunk) -> None:
+async def _pull(stream: AsyncIterator[Chunk], give: Callable[[Chunk], Awaitable[None] | None]) -> None:
+    """What an engine's `push` does, for those that have none."""
+    try:
+        async for chunk in stream:
+            waiting = give(chunk)
+            if waiting is not None:
+                await waiting
+    finally:
+        close = getattr(stream, "aclose", None)
+        if close is not None:
+            await close()
+
+
+def _start(gateway: Gateway, exchange: Exchange, chunk: Chunk) -> None:
     """Begin the client's answer with what the engine's first chunk says; its refusals pass through."""
     assert exchange.replica is not None
+    if gateway.places.suspects:
+        gateway.places.reached(exchange.replica, gateway.world.now_ns())
     exchange.started = True
     exchange.status = chunk.status
     content_type = chunk.content_type or (SSE if exchange.request.stream else JSON)
+    exchange.content_type = content_type
     exchange.streaming = content_type.startswith(b"text/event-stream")
     if chunk.status >= 400:
         exchange.end("refused", chunk.status, f"engine_{chunk.status}")
     headers = [(b"x-sits-engine", exchange.replica.id.encode())]
+    if exchange.lookup is not None:
+        headers.append((b"x-sits-cache", exchange.lookup.header))
+    if exchange.fell_back is not None:
+        headers.append((b"x-sits-fallback", exchange.arm.encode()))
     if chunk.retry_after:
         headers.append((b"retry-after", chunk.retry_after))
     exchange.sink.start(chunk.status, content_type, headers)
