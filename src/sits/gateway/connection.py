@@ -146,7 +146,12 @@ class Connection(asyncio.Protocol):
         if reader.idle:
             self.since_ns = now_ns
         events = reader.feed(data, now_ns)
-        if events:
+        if not events:
+            return
+        free = self._answering is None and self.paused is None and not self._queue
+        if free and len(events) == 1 and type(events[0]) is Incoming:  # as nearly all requests come
+            self._serve(events[0], None)
+        else:
             self._queue += events
             self._next()
             if self._queue and self._reading and self._crowded():
@@ -272,7 +277,12 @@ class Connection(asyncio.Protocol):
         waited = self.task is not None  # else `_next` itself called, and goes on with the next one
         (sink, problem), self._answering, self.task = self._answering, None, None
         self.since_ns = self.server.now_ns()
-        if isinstance(error, asyncio.CancelledError):
+        if error is None and problem is None:
+            if sink.close or self.server.draining:
+                self.transport.close()
+            elif waited and self._queue:
+                self._next()
+        elif isinstance(error, asyncio.CancelledError):
             self.transport.abort()
         elif error is not None:
             self.transport.abort()

@@ -70,6 +70,9 @@ UNKNOWN_OUTPUT_TOKENS = 256
 """What a request without an output limit is counted as, tokens; an accounting guess, not a limit."""
 
 NO_HEADERS: Mapping[bytes, bytes] = {}
+MEASURED = int(Exactness.MEASURED)
+"""What the path itself marks, it has measured.  (It writes the cells, as a call a mark would be a third of their cost.)"""
+
 ENGINE_POINTS = range(DISPATCHED + 1, FIRST_TOKEN)
 SSE = b"text/event-stream; charset=utf-8"
 JSON = b"application/json"
@@ -89,7 +92,8 @@ def authorize(gateway: "Gateway", exchange: Exchange) -> None:
             caller, action, request.model, request.adapter, "", request.endpoint, asked
         )
         access.refuse(exchange.access, action, request.adapter or request.model)
-    exchange.timeline.mark(AUTHORIZED, gateway.world.now_ns())
+    timeline = exchange.timeline
+    timeline.at[AUTHORIZED], timeline.how[AUTHORIZED] = gateway.world.now_ns(), MEASURED
 
 
 def choose_replica(gateway: "Gateway", exchange: Exchange) -> None:
@@ -104,7 +108,8 @@ def choose_replica(gateway: "Gateway", exchange: Exchange) -> None:
         if not choice:
             raise _no_replica(exchange, why)
     exchange.replica = gateway.places.by_id[choice]
-    exchange.timeline.mark(ROUTED, gateway.world.now_ns())
+    timeline = exchange.timeline
+    timeline.at[ROUTED], timeline.how[ROUTED] = gateway.world.now_ns(), MEASURED
 
 
 def admit(gateway: "Gateway", exchange: Exchange) -> None:
@@ -134,7 +139,8 @@ async def forward(gateway: "Gateway", exchange: Exchange) -> None:
     """Send it, relay the answer; once more elsewhere when the engine failed before its first byte."""
     assert exchange.replica is not None
     places, model, tenant = gateway.places, exchange.request.model, exchange.tenant
-    exchange.timeline.mark(DISPATCHED, gateway.world.now_ns())
+    timeline = exchange.timeline
+    timeline.at[DISPATCHED], timeline.how[DISPATCHED] = gateway.world.now_ns(), MEASURED
     while True:
         try:
             await _relay(gateway, exchange)
@@ -270,7 +276,7 @@ class Gateway:
             waiting = sink.finish()
             if waiting is not None:
                 await waiting
-            timeline.mark(SENT, self.world.now_ns())
+            timeline.at[SENT], timeline.how[SENT] = self.world.now_ns(), MEASURED
             exchange.end("completed", exchange.status)
         except asyncio.CancelledError as error:
             if exchange.answered:  # the client had all of it, and did not wait for the frame around it to end
@@ -464,7 +470,7 @@ async def _relay(gateway: Gateway, exchange: Exchange) -> None:
             await _pull(stream, give)
     finally:
         if last_ns:
-            timeline.mark(LAST_TOKEN, last_ns)
+            timeline.at[LAST_TOKEN], timeline.how[LAST_TOKEN] = last_ns, MEASURED
         exchange.spent(tokens, usage)
     if not exchange.started:
         raise EngineError(f"engine {exchange.replica.id!r} ended without an answer", code="engine_died")

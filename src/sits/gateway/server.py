@@ -39,7 +39,7 @@ from sits.gateway.http import (
 )
 from sits.gateway.metrics import Vitals, added, engine_label, page
 from sits.gateway.openai_api import models_page
-from sits.gateway.pipeline import Gateway
+from sits.gateway.pipeline import MEASURED, Gateway
 from sits.gateway.trace import Ids, continued
 
 IDLE_NS = 300 * SECOND
@@ -51,6 +51,8 @@ SWEEP_NS = 5 * SECOND
 BACKLOG = 4096
 
 DRAIN_POLL_S = 0.01
+RETIRE_S = 0.1
+"""How often it is looked whether a swapped-out gateway has ended its last request; only while there is one."""
 
 DEADLINE_DIGITS = 15
 
@@ -83,6 +85,7 @@ class Server:
         self.loop: asyncio.AbstractEventLoop = cast("asyncio.AbstractEventLoop", None)
         self._listeners: list[asyncio.Server] = []
         self._leaving: list[Gateway] = []
+        self._retiring: asyncio.Task[None] | None = None
         self._ids = Ids(gateway.world)
         self._sweeper: asyncio.TimerHandle | None = None
         self._metrics = metrics
@@ -115,9 +118,11 @@ class Server:
 
     def swap(self, gateway: Gateway) -> None:
         """From the next request on, `gateway` answers; the one before ends what it has begun, then it is closed."""
-        self._leaving.append(self.gateway)
         gateway.start()
+        self._leaving.append(self.gateway)
         self._adopt(gateway, gateway.fleet)
+        if self._retiring is None or self._retiring.done():
+            self._retiring = self.loop.create_task(self._retire())
         for connection in self.connections:
             connection.reader.header_limit = self.fleet.gateway.header_limit
             connection.reader.body_limit = self.fleet.gateway.body_limit
@@ -127,16 +132,24 @@ class Server:
         self.fleet = fleet
         name = gateway.generation
         self.stamp = b"\r\nx-sits-generation: %b" % name.encode() if name else b""
-        self._unit = fleet.policy.release.unit
         self._prefixes = fleet.policy.route.prefix_affinity > 0
 
-    async def retire(self, *, all_of_them: bool = False) -> None:
-        """Close the gateways that have been swapped out and have nothing left to do, with the engines only they have."""
-        for old in list(self._leaving):
-            if all_of_them or old.idle:
-                self._leaving.remove(old)
-                staying = {id(e) for g in (self.gateway, *self._leaving) for e in g.engines.values()}
-                await old.close([engine for engine in old.engines.values() if id(engine) not in staying])
+    @property
+    def gateways(self) -> tuple[Gateway, ...]:
+        """The one that answers, and those that have something left to do."""
+        return (self.gateway, *self._leaving)
+
+    async def _retire(self) -> None:
+        """Close the gateways that were swapped out and have nothing left to do, with the engines only they have."""
+        while self._leaving:
+            for old in [gateway for gateway in self._leaving if gateway.idle]:
+                await self._close(old)
+            await asyncio.sleep(RETIRE_S)
+
+    async def _close(self, old: Gateway) -> None:
+        self._leaving.remove(old)
+        staying = {id(engine) for gateway in self.gateways for engine in gateway.engines.values()}
+        await old.close([engine for engine in old.engines.values() if id(engine) not in staying])
 
     async def run(self, started: Callable[[str, int], None] | None = None) -> None:
         """Serve until SIGINT or SIGTERM, then drain; a second one cancels what still runs.
@@ -148,7 +161,7 @@ class Server:
 
         def told() -> None:
             if stop.is_set():
-                self._cancel_all()
+                self.cancel_all()
             stop.set()
 
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -175,11 +188,14 @@ class Server:
             if connection.task is None and connection.reader.idle:
                 connection.transport.close()
         await self._finish(self.fleet.gateway.drain_timeout / SECOND)
-        self._cancel_all()
+        self.cancel_all()
         await self._finish(1.0)
         for connection in list(self.connections):
             connection.transport.close()
-        await self.retire(all_of_them=True)
+        if self._retiring is not None:
+            self._retiring.cancel()
+        for old in list(self._leaving):
+            await self._close(old)
         await self.gateway.close(self.gateway.engines.values())
 
     def exchange(
@@ -188,7 +204,6 @@ class Server:
         """One request made ready for the pipeline: where its answer goes, what is wrong with it, and the work to run."""
         request_id = self._ids.new()
         timeline = Timeline()
-        timeline.mark(API_RECV, incoming.recv_ns)
         request = None
         if problem is None:
             try:
@@ -209,7 +224,9 @@ class Server:
                 arrival_ns=incoming.recv_ns,
                 body=incoming.body,
             )
-        timeline.mark(PARSED, self.now_ns())
+        at, how = timeline.at, timeline.how
+        at[API_RECV], at[PARSED] = incoming.recv_ns, self.now_ns()
+        how[API_RECV] = how[PARSED] = MEASURED
         sink = HttpSink(
             connection, request_id, close=not incoming.keep_alive, chunked=incoming.version == "1.1"
         )
@@ -251,11 +268,6 @@ class Server:
         headers = incoming.headers
         parsed = PARSERS[path](incoming.body)
         model, adapter = self.gateway.catalog.get(parsed.model, (parsed.model, ""))
-        unit = ""
-        if self._unit == "user":
-            unit = parsed.user
-        elif self._unit == "session":
-            unit = headers.get(b"x-sits-session", b"").decode("latin-1")
         prefix = ""
         if self._prefixes and parsed.prefix:
             prefix = blake2b(parsed.prefix, digest_size=16).hexdigest()
@@ -264,7 +276,7 @@ class Server:
             id=request_id,
             model=model,
             adapter=adapter,
-            unit=unit,
+            unit=parsed.user,
             endpoint=_ENDPOINTS[path],
             stream=parsed.stream,
             prompt_tokens=parsed.prompt_tokens,
@@ -304,7 +316,8 @@ class Server:
             return 503, _JSON, b'{"status":"draining"}' if self.draining else b'{"status":"no engine is up"}'
         return 200, _JSON, b'{"status":"ready"}'
 
-    def _cancel_all(self) -> None:
+    def cancel_all(self) -> None:
+        """End every running exchange now."""
         for connection in list(self.connections):
             connection.cancel("gateway_draining")
 
