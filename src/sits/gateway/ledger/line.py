@@ -1,0 +1,244 @@
+"""A Line: one balance in one window, as one process holds it; and the Slot through which requests find it.
+
+Exactly and always `granted = used + returned + left + reserved`, where `reserved` is what open requests hold; it is not kept
+but follows from the others.  `left` below 0: more was used than was lent.
+
+What to keep in hand (`block`) doubles when it ran low since the last report and halves when it did not for a second.  What
+is not needed is returned: what exceeds two blocks; all of it when others are refused (`scarce`), when nobody came for a second,
+or when the window is over.
+
+Deliberately absent: requests (gateway.ledger.book) and messages (gateway.ledger.lines).
+"""
+
+from sits.core.fleet_quota import QuotaMatch
+from sits.core.units import SECOND
+from sits.policy.lease import AskLine, GrantLine
+from sits.policy.quota import FOREVER_NS, Meter
+
+IDLE_NS = SECOND
+"""After so long without a request nothing is kept in hand; after so long without running low, half."""
+
+DRY_NS = SECOND // 10
+"""How long a refusal of the authority is repeated to others without asking it again."""
+
+REQUESTS_IN_HAND = 4
+"""The first block, in requests like the first one."""
+
+BLOCK_SHARE = 8
+"""One holder never keeps more in hand than this part of a limit asks for."""
+
+NEVER_LOW = -FOREVER_NS
+
+
+class Line:
+    """One balance in one window.
+
+    Attributes:
+        left: what may still be reserved; until_ns: until when, by this process's clock.
+        low: when `left` falls below it, more is asked for.
+        told_used, told_returned, told_reserved: what the authority has heard.
+        free, elsewhere, total, scarce: what the authority last said about the balance.
+        dry_ns: until when that is taken as its answer to more.
+        waits: what requests that wait for this line need.
+
+    """
+
+    __slots__ = (
+        "account",
+        "base",
+        "block",
+        "dry_ns",
+        "elsewhere",
+        "free",
+        "granted",
+        "heard_seq",
+        "hungry",
+        "hungry_ns",
+        "left",
+        "life",
+        "low",
+        "meter",
+        "moved",
+        "moved_ns",
+        "need_seq",
+        "returned",
+        "scarce",
+        "seq",
+        "told_reserved",
+        "told_returned",
+        "told_used",
+        "total",
+        "until_ns",
+        "used",
+        "valid_ns",
+        "w_cached",
+        "w_input",
+        "w_output",
+        "waits",
+        "window",
+    )
+
+    def __init__(self, meter: Meter, account: str, window: int, life: int, since_ns: int) -> None:
+        self.account = account
+        self.window = window
+        self.life = life
+        self.granted = self.used = self.returned = self.left = 0
+        self.told_used = self.told_returned = self.told_reserved = 0
+        self.seq = self.heard_seq = self.need_seq = 0
+        self.hungry = self.scarce = False
+        self.until_ns = self.valid_ns = self.dry_ns = 0
+        self.low = NEVER_LOW
+        self.block = 0
+        self.free = self.elsewhere = 0
+        self.waits: list[int] = []
+        self.moved = 0
+        self.moved_ns = self.hungry_ns = since_ns
+        self.total = 0
+        self.meter = meter
+        self.measure(meter)
+
+    def measure(self, meter: Meter) -> None:
+        """Count by `meter` from now on: the first one, or that of a new configuration."""
+        self.total += meter.limit - (self.meter.limit if self.total else 0)
+        self.dry_ns = 0
+        self.meter = meter
+        self.w_input, self.w_output, self.w_cached, self.base = (
+            meter.w_input,
+            meter.w_output,
+            meter.w_cached,
+            meter.base,
+        )
+        self.hungry = True
+
+    @property
+    def reserved(self) -> int:
+        """What open requests hold."""
+        return self.granted - self.used - self.returned - self.left
+
+    def run_low(self, now_ns: int) -> None:
+        """More is wanted before it is all gone, and twice as much as last time."""
+        self.low = NEVER_LOW
+        self.hungry = True
+        self.hungry_ns = now_ns
+        self.block = min(2 * self.block, self.meter.limit // BLOCK_SHARE)
+
+    def busy(self, now_ns: int) -> bool:
+        """Whether requests came lately."""
+        return now_ns - self.moved_ns < IDLE_NS
+
+    def ask(self, now_ns: int, ends_ns: int, renew_ns: int) -> AskLine | None:
+        """What to tell the authority now; None when it knows all.  `renew_ns` is how long before its end a lease is renewed."""
+        self._adapt(now_ns)
+        need = max(0, min(self.waits) - self.left) if self.waits else 0
+        waiting = sum(self.waits)
+        idle = not self.busy(now_ns)
+        spare = 0 if self.scarce or idle or now_ns >= ends_ns else self.block
+        self._give_back(waiting, spare)
+        want = max(0, waiting + spare - self.left) if need or (self.hungry and not idle) else 0
+        reserved = self.reserved
+        lent = self.granted - self.used - self.returned
+        due = lent > 0 and now_ns >= self.valid_ns - renew_ns
+        if not (want or due or self.hungry or reserved != self.told_reserved or self.untold):
+            return None
+        self.seq += 1
+        self.need_seq = (self.need_seq or self.seq) if need else 0
+        self.told_reserved = reserved
+        return AskLine(
+            account=self.account,
+            window=self.window,
+            per_ns=self.meter.per_ns,
+            limit=self.meter.limit,
+            life=self.life,
+            seq=self.seq,
+            granted=self.granted,
+            used=self.used,
+            returned=self.returned,
+            reserved=reserved,
+            need=need,
+            want=max(need, want),
+        )
+
+    def _adapt(self, now_ns: int) -> None:
+        moved = self.used + self.reserved
+        if moved != self.moved:
+            self.moved, self.moved_ns = moved, now_ns
+        if not self.block and (self.waits or moved):
+            self.block = REQUESTS_IN_HAND * max(self.waits, default=moved)
+        if now_ns - self.hungry_ns >= IDLE_NS:
+            self.block = max(1, self.block // 2)
+            self.hungry_ns = now_ns
+
+    def _give_back(self, waiting: int, spare: int) -> None:
+        more = self.left - waiting - spare
+        if more > spare:
+            self.left -= more
+            self.returned += more
+
+    def hear(self, told: GrantLine, now_ns: int, valid_ns: int, window_ends_ns: int) -> None:
+        """Take in what the authority says of this life; `valid_ns`, `window_ends_ns` by this process's clock."""
+        if told.granted > self.granted:
+            self.left += told.granted - self.granted
+            self.granted = told.granted
+        if told.returned > self.returned:
+            self.left -= told.returned - self.returned
+            self.returned = told.returned
+        self.told_used = max(self.told_used, told.used)
+        self.told_returned = max(self.told_returned, told.returned)
+        self.valid_ns = max(self.valid_ns, valid_ns)
+        self.until_ns = min(self.valid_ns, window_ends_ns)
+        if told.seq < self.heard_seq:
+            return
+        self.heard_seq = told.seq
+        self.hungry = self.hungry and told.seq != self.seq
+        self.total, self.free, self.elsewhere, self.scarce = (
+            told.total,
+            told.free,
+            told.elsewhere,
+            told.scarce,
+        )
+        self.low = min(self.block, self.left) // 2
+        refused = 0 < self.need_seq <= told.seq and told.free < min(self.waits, default=0) - self.left
+        self.dry_ns = now_ns + DRY_NS if refused else 0
+
+    def begin_again(self, life: int) -> None:
+        """The authority must have forgotten this lease by now: what it had counted stays counted, the rest is told anew."""
+        reserved = self.reserved
+        self.life = life
+        self.used -= self.told_used
+        self.granted = self.returned = self.told_used = self.told_returned = self.until_ns = self.valid_ns = 0
+        self.left = -self.used - reserved
+        self.hungry = True
+
+    @property
+    def untold(self) -> bool:
+        """Whether the authority has yet to hear of something that was used or returned."""
+        return self.used != self.told_used or self.returned != self.told_returned
+
+    @property
+    def remaining(self) -> int:
+        """What a request might still get: what is here, and what the authority had when it last spoke."""
+        return max(0, self.left + self.free)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is held and nothing is left to tell."""
+        lent = self.granted - self.used - self.returned
+        return not (self.waits or self.reserved or self.untold or lent > 0)
+
+
+NOTHING = Line(Meter(quota="", unit="", limit=0, per="", per_ns=0, match=QuotaMatch(), base=0), "", 0, 0, 0)
+"""What a slot points at before it was used: nothing left, and no time to spend it."""
+
+Held = list[tuple[Line, int]]
+"""What a request has reserved: a cost in each line."""
+
+
+class Slot:
+    """A balance some caller's requests are charged to, and the line that stands for it now."""
+
+    __slots__ = ("account", "line", "meter")
+
+    def __init__(self, meter: Meter, account: str) -> None:
+        self.meter = meter
+        self.account = account
+        self.line = NOTHING

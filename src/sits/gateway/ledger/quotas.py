@@ -1,0 +1,143 @@
+"""The quotas of one configuration generation: what the pipeline asks.
+
+A `Quotas` has the meters of its generation and the slots of callers seen; the book and the client behind it belong to the
+process and outlive generations, so requests of an old one are settled as they were reserved.
+
+```
+decision = quotas.reserve(request.id, caller, model, input_tokens, output_tokens, now_ns)
+if decision.outcome == "short":
+    decision = await quotas.wait(decision, request.id, caller, model, input_tokens, output_tokens)
+if decision.outcome.startswith("refused"):
+    raise refusal(decision)
+...
+quotas.settle(request.id, input_tokens, output_tokens, cached_tokens)      or      quotas.void(request.id)
+```
+
+Deliberately absent: how many tokens a request may take; the pipeline knows that, or guesses.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+from sits.core.caller import Caller
+from sits.core.decision import Decision
+from sits.core.errors import CallerError, CapacityError, RateLimitError, SitsError
+from sits.core.fleet_quota import Quota
+from sits.core.remember import Remember
+from sits.core.units import SECOND, show_duration
+from sits.gateway.ledger.client import Client
+from sits.gateway.ledger.line import NOTHING, Line, Slot
+from sits.policy.quota import UNLIMITED, compile_quotas
+
+CALLERS_MAX = 16_384
+"""Callers (with the model they ask for) whose slots are remembered."""
+
+RETRY_LEDGER_S = 1.0
+
+_WHY = {
+    "outage": "the quota ledger does not answer",
+    "slow": "the quota ledger answers too slowly",
+    "too_many_waiting": "too many requests wait for the quota ledger",
+    "too_many_balances": "there are too many quota balances",
+    "closing": "the gateway is closing",
+}
+
+
+class Quotas:
+    """Who is charged what, by one generation of the configuration."""
+
+    def __init__(self, quotas: Iterable[Quota], client: Client) -> None:
+        self.client = client
+        self.book = client.book
+        self.settle = client.book.settle
+        self.void = client.book.void
+        self._meters = compile_quotas(quotas)
+        self._slots: Remember[tuple[Caller, str], tuple[Slot, ...]] = Remember(CALLERS_MAX)
+
+    def reserve(
+        self, request_id: str, caller: Caller, model: str, input_tokens: int, output_tokens: int, now_ns: int
+    ) -> Decision:
+        """Reserve what the request may take; see `Book.reserve`.  `unlimited` when no quota counts it."""
+        slots = self._slots.young.get((caller, model))
+        if slots is None:
+            slots = self._find(caller, model)
+        if not slots:
+            return UNLIMITED
+        return self.book.reserve(request_id, slots, input_tokens, output_tokens, now_ns)
+
+    def wait(
+        self,
+        short: Decision,
+        request_id: str,
+        caller: Caller,
+        model: str,
+        input_tokens: int,
+        output_tokens: int,
+    ) -> "asyncio.Future[Decision]":
+        """Wait for a lease, after `reserve` said `short`."""
+        return self.client.wait(request_id, self._find(caller, model), input_tokens, output_tokens, short)
+
+    def headers(self, caller: Caller, model: str, now_ns: int) -> list[tuple[bytes, bytes]]:
+        """`x-ratelimit-*` of the tightest balance of each unit, as far as this process knows."""
+        tightest: dict[str, Line] = {}
+        for slot in self._find(caller, model):
+            line, unit = slot.line, slot.meter.unit
+            if line is NOTHING:
+                continue
+            if (
+                unit not in tightest
+                or line.remaining * tightest[unit].total < tightest[unit].remaining * line.total
+            ):
+                tightest[unit] = line
+        wall_ns = now_ns + self.book.lines.offset_ns
+        found = []
+        for unit, line in tightest.items():
+            name = unit.encode()
+            found.append((b"x-ratelimit-limit-" + name, b"%d" % line.total))
+            found.append((b"x-ratelimit-remaining-" + name, b"%d" % line.remaining))
+            if line.meter.per_ns:
+                left_ns = max(0, line.meter.ends_ns(line.window) - wall_ns)
+                found.append((b"x-ratelimit-reset-" + name, b"%ds" % -(-left_ns // SECOND)))
+        return found
+
+    def _find(self, caller: Caller, model: str) -> tuple[Slot, ...]:
+        slots = self._slots.get((caller, model))
+        if slots is None:
+            slots = self.book.lines.slots(self._meters, caller, model)
+            self._slots.put((caller, model), slots)
+        return slots
+
+
+def refusal(decision: Decision) -> SitsError:
+    """The error behind a decision that is neither `reserved` nor `unlimited`."""
+    told, quota = decision.reasons, decision.choice
+    if decision.outcome == "refused_duplicate":
+        return CallerError("a request with this id has ended already", code="duplicate_request")
+    if decision.outcome == "refused_ledger":
+        return CapacityError(
+            _WHY.get(told["why"], told["why"]),
+            field=quota or None,
+            code="quota_ledger_unavailable",
+            retry_after_s=RETRY_LEDGER_S,
+        )
+    window = "in all" if told["per"] == "total" else f"per {told['per']}"
+    granted = f"the quota {quota!r} grants {told['limit']:,} {told['unit']} {window}"
+    if decision.outcome == "refused_too_large":
+        return CallerError(
+            f"{granted}; this request needs {told['need']:,}",
+            field=quota,
+            value=told["need"],
+            code="quota_too_small",
+            hint="ask for fewer output tokens (max_tokens) or send a shorter prompt",
+        )
+    left = max(0, told["limit"] - told["used"])
+    reset_ns = told["reset_ns"]
+    begins = f"it begins anew in {show_duration(reset_ns)}" if reset_ns else "it does not begin anew"
+    return RateLimitError(
+        f"{granted}; {told['used']:,} are used or reserved, {left:,} are left, this request needs {told['need']:,}",
+        field=quota,
+        value=told["need"],
+        hint=begins,
+        code="quota_exceeded",
+        retry_after_s=reset_ns / SECOND if reset_ns else None,
+    )
