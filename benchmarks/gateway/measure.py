@@ -90,14 +90,18 @@ class Running:
         self.log.flush()
         return (self.scratch / "log").read_text(errors="replace")[-600:]
 
-    def rss_mb(self, *, parent: bool = True) -> float:
-        """Resident memory of all its processes, or of those that are not the parent (of the parent, when it is alone), MB."""
-        pids = family(self.process.pid)
-        total = 0
-        for pid in pids if parent or len(pids) == 1 else pids[1:]:
+    def rss(self) -> dict[int, float]:
+        """Resident memory of each of its processes, MB."""
+        found = {}
+        for pid in family(self.process.pid):
             with contextlib.suppress(OSError):
-                total += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        return total * resource.getpagesize() / 1e6
+                pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+                found[pid] = pages * resource.getpagesize() / 1e6
+        return found
+
+    def rss_mb(self) -> float:
+        """Resident memory of all of them, MB."""
+        return sum(self.rss().values())
 
     def end(self) -> None:
         """End every process of it; what it wrote stays."""
@@ -117,15 +121,15 @@ class Running:
         shutil.rmtree(self.scratch, ignore_errors=True)
 
 
-def _cpu(figures: dict, root: int, unit: str) -> dict:
-    """What a phase cost: microseconds a unit in all processes, and each process' part."""
-    used = {int(pid): ns for pid, ns in figures["cpu_ns"].items()}
+def _cpu(figures: dict, unit: str) -> dict:
+    """What a phase cost: microseconds a unit in all processes, and in the busiest one (the worker, where there are several)."""
+    used = figures["cpu_ns"].values()
     count, window = max(figures["served"], 1), figures["window_ns"]
     return {
-        f"cpu_us_per_{unit}": sum(used.values()) / count / 1e3,
-        "parent_us": used.get(root, 0) / count / 1e3,
+        f"cpu_us_per_{unit}": sum(used) / count / 1e3,
+        "worker_us": max(used, default=0) / count / 1e3,
         "per_s": figures["served"] / window * 1e9,
-        "busy": sum(used.values()) / window,
+        "busy": sum(used) / window,
         "load_busy": figures["own_cpu_ns"] / window,
     }
 
@@ -140,33 +144,49 @@ def measure(
         row["start_s"] = running.first_ok()
         load.ask("set", path=peer.path, model=peer.model, bearer=KEY)
         load.ask("wait", seconds=1)
-        row["rss_idle_mb"], row["worker_idle_mb"] = running.rss_mb(), running.rss_mb(parent=False)
+        idle = running.rss()
+        loaded: dict[int, float] = {}
         for phase in phases:
-            pids = family(running.process.pid)
-            load.ask("set", pids=",".join(map(str, pids)))
+            load.ask("set", pids=",".join(map(str, family(running.process.pid))))
             row[phase] = _PHASES[phase](running, load, seconds, hostile)
             if running.process.poll() is not None:
                 raise RuntimeError(f"{peer.name} ended in {phase}: {running.tail()}")
             if phase not in {"large", "hostile"}:
-                row["rss_loaded_mb"] = max(running.rss_mb(), row.get("rss_loaded_mb", 0.0))
-                row["worker_loaded_mb"] = max(running.rss_mb(parent=False), row.get("worker_loaded_mb", 0.0))
+                loaded |= {pid: max(mb, loaded.get(pid, 0.0)) for pid, mb in running.rss().items()}
+        row |= _memory(idle, loaded, row)
         row["processes"] = len(family(running.process.pid))
     finally:
         running.stop()
     return row
 
 
+def _memory(idle: dict[int, float], loaded: dict[int, float], row: dict) -> dict:
+    """Memory of all processes, and of the worker: the one that used most CPU over all phases."""
+    used: dict[int, int] = {}
+    for phase in row.values():
+        if isinstance(phase, dict):
+            for pid, ns in phase.get("cpu_ns", {}).items():
+                used[int(pid)] = used.get(int(pid), 0) + ns
+    worker = max(used, key=lambda pid: used[pid], default=min(idle))
+    return {
+        "rss_idle_mb": sum(idle.values()),
+        "rss_loaded_mb": sum(loaded.values()),
+        "worker_idle_mb": idle.get(worker, 0.0),
+        "worker_loaded_mb": loaded.get(worker, 0.0),
+    }
+
+
 def _sat(running: Running, load: Load, seconds: float, _: int) -> dict:
     conns = 8 if running.peer.slow else 32
     got = load.ask("sat", port=running.port, seconds=seconds, conns=conns)
-    return {**got, **_cpu(got, running.process.pid, "request")}
+    return {**got, **_cpu(got, "request")}
 
 
 def _stream(phase: str):
     def run(running: Running, load: Load, seconds: float, _: int) -> dict:
         conns = 8 if running.peer.slow else 32
         got = load.ask(phase, port=running.port, seconds=seconds, conns=conns)
-        return {**got, **_cpu(got, running.process.pid, "chunk")}
+        return {**got, **_cpu(got, "chunk")}
 
     return run
 
@@ -179,7 +199,7 @@ def _rate(running: Running, load: Load, seconds: float, _: int) -> dict:
         for p in ("p50", "p99")
         if "latency_us" in got
     }
-    return {**got, **_cpu(got, running.process.pid, "request"), **added}
+    return {**got, **_cpu(got, "request"), **added}
 
 
 def _ttft(running: Running, load: Load, seconds: float, _: int) -> dict:
@@ -192,13 +212,13 @@ def _ttft(running: Running, load: Load, seconds: float, _: int) -> dict:
         for p in ("p50", "p99")
         if "ttft_us" in got
     }
-    return {**got, **_cpu(got, running.process.pid, "stream"), **added}
+    return {**got, **_cpu(got, "stream"), **added}
 
 
 def _many(running: Running, load: Load, _: float, __: int) -> dict:
     conns, chunks, gap = (200, 20, 250) if running.peer.slow else (2000, 50, 100)
     got = load.ask("many", port=running.port, conns=conns, chunks=chunks, gap_ms=gap)
-    return {**got, **_cpu(got, running.process.pid, "chunk")}
+    return {**got, **_cpu(got, "chunk")}
 
 
 def _large(running: Running, load: Load, _: float, __: int) -> dict:
@@ -206,7 +226,7 @@ def _large(running: Running, load: Load, _: float, __: int) -> dict:
     for size in (*LARGE, PROMPT_100K):
         before = running.rss_mb()
         got = load.ask("large", port=running.port, size=size, count=3 if running.peer.slow else 8)
-        figures = _cpu(got, running.process.pid, "request")
+        figures = _cpu(got, "request")
         row[str(size)] = {
             "us_per_mb": figures["cpu_us_per_request"] / (size / 1e6),
             "cpu_us": figures["cpu_us_per_request"],
