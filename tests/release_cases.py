@@ -7,6 +7,7 @@ provenance (served name, artefact, tenant, unit, question), spelled out.
 """
 
 import json
+from hashlib import blake2b
 from itertools import product
 
 import orjson
@@ -50,12 +51,14 @@ def _bodies():
         yield TEXT, {"prompt": text, "temperature": 0}
         yield TEXT, {"prompt": [text], "temperature": 0}
         yield EMBEDDINGS, {"input": text}
-        yield EMBEDDINGS, {"prompt": text, "temperature": 0}  # the same body at another endpoint
+        for extra in ({}, {"seed": 1}, {"top_p": 1}):  # the same body at another endpoint
+            yield EMBEDDINGS, {"messages": [{"role": "user", "content": text}], "temperature": 0, **extra}
     yield CHAT, {"messages": [{"role": "user", "content": "1"}], "temperature": 1}  # sampled: never kept
     yield CHAT, {"messages": [{"role": "user", "content": "1"}], "temperature": 0, "n": 2}
 
 
-QUESTIONS = tuple(_bodies())
+QUESTIONS = tuple(sorted(_bodies(), key=lambda question: blake2b(repr(question).encode()).digest()))
+"""In no order, so that those asked most are of every kind."""
 
 
 def render(fields, way):

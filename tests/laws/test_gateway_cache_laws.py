@@ -72,7 +72,7 @@ def test_no_answer_crosses_tenants_units_releases_adapters_or_versions(scope):
 def test_the_cases_find_a_gateway_that_mixes_answers_up(monkeypatch, broken):
     """Each way of being careless is found within the suite's cases; else the law above would say nothing."""
     right, whole = cachekey.key_of, stage.Cached.keep
-    house = House(config("tenant" if broken in ("tenant", "target") else "unit"))
+    house = House(config("tenant" if broken in ("tenant", "target", "endpoint") else "unit"))
     if broken == "question":
         monkeypatch.setattr(stage, "key_of", lambda *parts: right(*parts[:4], b""))
     elif broken == "unit":
@@ -106,7 +106,9 @@ FOUND = {
 def unfenced(cache, key, _tenant, _artefact, now_ns, age_ns=2**63):
     """A look-up without the two fences behind the key."""
     part = cache._ages.get(key)
-    return None if part is None else part.answers[key]
+    if part is None or now_ns - part.answers[key].stored_ns >= min(TTL, age_ns):
+        return None
+    return part.answers[key]
 
 
 def keep_as_primary(keep, house):

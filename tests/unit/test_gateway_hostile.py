@@ -119,10 +119,10 @@ def test_a_trace_parent_of_version_0_has_no_more_fields():
 @live
 async def test_long_units_are_assigned_and_not_remembered():
     async with House() as house:
-        arm = house.gateway.assigned("u" * 4096)
-        assert arm == house.gateway.assigned("u" * 4096)
-        house.gateway.assigned("ann")
-        assert list(house.gateway._assigned) == ["ann"]
+        assigner = house.gateway.assigner
+        assert assigner.assign("m", "t", "u" * 4096) == assigner.assign("m", "t", "u" * 4096)
+        assigner.assign("m", "t", "ann")
+        assert [unit for *_, unit in assigner._young] == ["ann"]
 
 
 def read(*pieces, limit=1000):

@@ -14,7 +14,7 @@ class Request(msgspec.Struct, kw_only=True):
         id: unique within a run; also the decision id answers carry.
         model: name the caller asked for.
         adapter: LoRA adapter name, empty for the base model.
-        tenant, unit: who pays, and the unit (user, session, tenant) a release assignment keeps together.
+        tenant, unit: who pays, and for whom of theirs: the user a release assignment keeps together.
         prompt_tokens: known or estimated prompt length, tokens.
         output_tokens_max: the caller's limit, tokens.
         prefix: identity of that shared prefix; empty = none.

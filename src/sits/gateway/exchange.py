@@ -19,6 +19,8 @@ from sits.core.errors import SitsError
 from sits.core.replica import Replica
 from sits.core.request import Request, Usage
 from sits.core.timeline import Timeline
+from sits.gateway.cached import Lookup
+from sits.policy.release import Assignment, Target
 
 OUTCOMES = ("completed", "failed", "cancelled", "refused")
 """How a request can end.  `refused`: never worked on, by us or by the engine (4xx, 429, limits)."""
@@ -92,6 +94,8 @@ class Exchange(msgspec.Struct):
     `caller`: who was proven to ask, and `access`: why they may, where policies decide that; `answered`: the client has all of
     the answer; `taken`: where it counts as in flight; `tried`: replicas that failed it;
     `routed_on`, `admitted_on`: what the policies saw, for the decision record.
+    `asked`: the name the caller asked for; `target`: what its assignment makes of it, or the `fallen`th fallback instead;
+    `lookup`: its business with the cache.
     """
 
     request: Request
@@ -104,6 +108,12 @@ class Exchange(msgspec.Struct):
     caller: Caller = ANONYMOUS
     access: Decision | None = None
     arm: str = ""
+    asked: str = ""
+    assignment: Assignment | None = None
+    target: Target | None = None
+    fallen: int = 0
+    fell_back: Decision | None = None
+    lookup: Lookup | None = None
     need_tokens: int = 0
     routed_on: tuple[Any, ...] = ()
     admitted_on: tuple[Any, ...] = ()
@@ -114,6 +124,7 @@ class Exchange(msgspec.Struct):
     started: bool = False
     answered: bool = False
     streaming: bool = False
+    content_type: bytes = b""
     outcome: str = ""
     status: int = 0
     detail: str = ""
