@@ -5,6 +5,8 @@ and what it scraped from the engine (`running`, `waiting`, `kv_usage`: true at `
 that is too old is *unknown*, not saturated: policies look at the age.
 """
 
+from collections.abc import Collection
+
 import msgspec
 
 
@@ -24,7 +26,7 @@ class Replica(msgspec.Struct, kw_only=True):
 
     id: str
     models: tuple[str, ...] = ()
-    adapters: tuple[str, ...] = ()
+    adapters: Collection[str] = ()
     region: str = ""
     weight: float = 1.0
     healthy: bool = True

@@ -12,7 +12,7 @@ SGLang (documentation and source, not run): `{"success": ..., "error_message": .
 `model` is answered by the base.
 
 Rules: listing uses one connection that is kept open in between, the *line*.  When the engine's process ends, so does the line, and
-`lost` is called at once; a line that we give up ourselves is no sign of anything.  Everything else gets a connection of its own, so
+who `watch`es is told at once; a line that we give up ourselves is no sign of anything.  Everything else gets a connection of its own, so
 that a slow load delays no listing.  Probes ask as a caller would (temperature 0, candidates): see `core.fingerprint` for why they
 never ask for log-probabilities of the prompt; and never with a `seed`, which ends vLLM on the CPU.
 
@@ -76,23 +76,27 @@ class Lora:
         load_ns, probe_ns: how long a load or unload, and a probe, may take.
         world: the clock.
 
-    `lost` is called when the line ends that we did not end.
-
     """
 
     def __init__(self, engine: OpenAIEngine, api: Api, *, load_ns: int, probe_ns: int, world: World) -> None:
         self.name = engine.name
         self.api = api
-        self.lost: Callable[[], None] = lambda: None
+        self._lost: Callable[[], None] = lambda: None
         self._engine = engine
         self._load_ns, self._probe_ns = load_ns, probe_ns
         self._prefix = "/v1" if api == "vllm" else ""
         self._silence = Silence(QUIET_NS, world)
         self._line: _Line | None = None
+        self._one_at_a_time = asyncio.Lock()
+
+    def watch(self, lost: Callable[[], None]) -> None:
+        """Call `lost` whenever the line ends that we did not end."""
+        self._lost = lost
 
     async def listed(self) -> dict[str, str]:
         """What it serves: name -> the path it has it from (empty where it does not tell).  Raises LoraError."""
-        status, body = await self._on_line("GET", "/v1/models")
+        async with self._one_at_a_time:
+            status, body = await self._on_line("GET", "/v1/models")
         found = _json(body)
         models = found.get("data")
         if status != 200 or not isinstance(models, list):
@@ -158,7 +162,7 @@ class Lora:
         line = self._line
         if line is not None and not (line.free and line.quiet):
             self.close()
-            self.lost()
+            self._lost()
             line = None
         if line is None:
             line = await self._connected(LISTING_NS)
@@ -208,7 +212,7 @@ class Lora:
     def _ended(self, line: _Line) -> None:
         if self._line is line:
             self._line = None
-            self.lost()
+            self._lost()
 
 
 def asked_as(api: Api, model: str, adapter: str) -> str:

@@ -55,6 +55,7 @@ REASONS: Mapping[str, str] = {
     "starting": "the engine has not been asked yet",
     "not_loaded": "it is not loaded",
     "evicted": "it was unloaded to make room",
+    "no_room": "all slots are taken by adapters that are busy, asked for or kept",
     "engine_unreachable": "the engine cannot be reached",
     "engine_silent": "the engine does not say what it has loaded",
     "engine_restarted": "the connection to the engine broke: it may have restarted",
