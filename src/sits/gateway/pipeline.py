@@ -53,7 +53,7 @@ from sits.gateway.metrics import Metrics, Vitals, engine_label, engine_vitals
 from sits.gateway.places import Place, Places, catalog, replicas_of
 from sits.gateway.versions import (
     Answered,
-    aim,
+    aim_back,
     assign_release,
     cache_of,
     copier_of,
@@ -350,7 +350,7 @@ class Gateway:
         while not choice and fall_back(self, exchange):
             choice = self.choose(exchange)
         if not choice or not self.places.may_retry():
-            aim(exchange, aimed)
+            aim_back(exchange, aimed)
             return False
         for point in ENGINE_POINTS:
             exchange.timeline.mark(point, 0, Exactness.MISSING)

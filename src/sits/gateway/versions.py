@@ -96,6 +96,13 @@ def copier_of(cached: Cached | None, exchange: Exchange) -> Callable[[bytes], No
     return partial(cached.take, lookup)
 
 
+def aim_back(exchange: Exchange, target: Target | None) -> None:
+    """Undo what `fall_back` did since the exchange was aimed at `target`, where it has led to nothing."""
+    if target is not None and exchange.target is not target:
+        exchange.fell_back = None
+        aim(exchange, target)
+
+
 def keep_answer(cached: Cached, exchange: Exchange, now_ns: int) -> None:
     """Store a finished answer where the next equal question finds it; let go of any other."""
     lookup, target, replica = exchange.lookup, exchange.target, exchange.replica
@@ -139,10 +146,8 @@ def vitals_of(cached: Cached) -> Vitals:
     }
 
 
-def aim(exchange: Exchange, target: Target | None) -> None:
+def aim(exchange: Exchange, target: Target) -> None:
     """Make the exchange a request to `target`."""
-    if target is None:
-        return
     request = exchange.request
     if target.name != (request.adapter or request.model):
         exchange.request = msgspec.structs.replace(
@@ -168,6 +173,7 @@ def _give(exchange: Exchange, answer: Answer, now_ns: int) -> None:
         (b"age", b"%d" % ((now_ns - answer.stored_ns) // 1_000_000_000)),
     ]
     exchange.started = exchange.answered = True
+    exchange.replica = None  # one that failed just now has no part in it
     exchange.status = 200
     exchange.streaming = answer.content_type.startswith(b"text/event-stream")
     exchange.spent(0, answer.usage_again)
