@@ -5,6 +5,7 @@ A new engine kind adds its maker to `MAKERS` below; a kind without one fails, so
 
 import asyncio
 import contextlib
+import json
 import typing
 
 import pytest
@@ -16,6 +17,7 @@ from sits.core.ports import Engine
 from sits.core.replica import Replica
 from sits.core.request import Request
 from sits.core.timeline import Timeline
+from sits.engine.anthropic import AnthropicEngine
 from sits.engine.emulated import EmulatedEngine
 from sits.engine.openai import OpenAIEngine
 from sits.policy import window
@@ -23,13 +25,47 @@ from sits.policy.route import route
 from sits.testing.loop import small_spec
 from sits.wire import KINDS
 from sits.world import RealWorld
-from unit.gateway_upstream import Upstream
+from unit.gateway_upstream import SSE_HEAD, Upstream, chunked
 
-BODY = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}]}'
+BODY = b'{"model":"m","max_tokens":4,"stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"hi"}]}'
+DIALECTS = {
+    "/v1/chat/completions": (BODY, b"data: [DONE]"),
+    "/v1/messages": (
+        BODY.replace(b'"stream_options":{"include_usage":true},', b""),
+        b'{"type":"message_stop"}',
+    ),
+}
+"""Endpoint -> what is asked there, and how a stream ends."""
+
+MESSAGE = {
+    "id": "m1",
+    "type": "message",
+    "role": "assistant",
+    "model": "m",
+    "content": [],
+    "usage": {"input_tokens": 9},
+}
+EVENTS = [
+    {"type": "message_start", "message": MESSAGE},
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hello"}},
+    {"type": "content_block_stop", "index": 0},
+    {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 3}},
+    {"type": "message_stop"},
+]
 
 
-def ask(name="r1"):
-    return Request(id=name, model="m", prompt_tokens=8, output_tokens_max=4, body=BODY)
+def speaks_messages(hit):
+    assert hit.path == "/v1/messages"
+    assert "max_tokens" in json.loads(hit.body)
+    told = [json.dumps(event, separators=(",", ":")) for event in EVENTS]
+    lines = [f"event: {e['type']}\ndata: {text}\n\n" for e, text in zip(EVENTS, told, strict=True)]
+    return [SSE_HEAD, *(chunked(line.encode()) for line in lines), b"0\r\n\r\n"]
+
+
+def ask(name="r1", endpoint="/v1/chat/completions"):
+    body = DIALECTS[endpoint][0]
+    return Request(id=name, model="m", endpoint=endpoint, prompt_tokens=8, output_tokens_max=4, body=body)
 
 
 @contextlib.asynccontextmanager
@@ -47,7 +83,16 @@ async def openai():
         await upstream.stop()
 
 
-MAKERS = {"emulated": emulated, "openai": openai}
+@contextlib.asynccontextmanager
+async def anthropic():
+    upstream = await Upstream(speaks_messages).start()
+    try:
+        yield AnthropicEngine("e", upstream.url, world=RealWorld(), models=("m",))
+    finally:
+        await upstream.stop()
+
+
+MAKERS = {"anthropic": anthropic, "emulated": emulated, "openai": openai}
 
 
 def run(kind, body):
@@ -77,17 +122,18 @@ def test_every_kind_is_a_kind_of_the_configuration_and_the_other_way_round():
     assert set(KINDS["engine"]) == tags == set(MAKERS)
 
 
+@pytest.mark.parametrize("endpoint", DIALECTS)
 @engines
-def test_an_engine_is_an_engine_and_answers_in_order(kind):
+def test_an_engine_is_an_engine_and_answers_in_order_in_either_dialect(kind, endpoint):
     async def body(engine):
         assert isinstance(engine, Engine)
         assert engine.name == "e"
         timeline = Timeline()
-        chunks = [chunk async for chunk in engine.generate(ask(), timeline)]
+        chunks = [chunk async for chunk in engine.generate(ask(endpoint=endpoint), timeline)]
         assert [chunk.last for chunk in chunks].count(True) == 1
         assert chunks[-1].last
         assert sum(chunk.tokens for chunk in chunks) >= 1
-        assert b"".join(chunk.data for chunk in chunks).rstrip().endswith(b"data: [DONE]")
+        assert b"".join(chunk.data for chunk in chunks).rstrip().endswith(DIALECTS[endpoint][1])
         assert timeline.disorder() is None
         usage = [chunk.usage for chunk in chunks if chunk.usage]
         assert len(usage) == 1

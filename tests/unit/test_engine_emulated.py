@@ -1,9 +1,12 @@
 import asyncio
+import base64
 import json
+import struct
 
 import numpy as np
 import pytest
 
+from dialects import fold_events
 from sits.core.breakpoints import (
     ENGINE_RECV,
     INDEX,
@@ -15,7 +18,7 @@ from sits.core.breakpoints import (
 )
 from sits.core.errors import CallerError, EngineError, UnknownError
 from sits.core.ports import Engine
-from sits.core.request import Request
+from sits.core.request import Request, Usage
 from sits.core.timeline import Timeline
 from sits.engine.emulated import EmulatedEngine, StepRow
 from sits.sim.model import simulate
@@ -305,9 +308,76 @@ def test_a_whole_answer_is_one_json_body():
 def test_wrong_bodies_and_endpoints_are_the_callers_fault():
     with pytest.raises(CallerError, match="stream_options"):
         rendered({"stream_options": 7})
-    with pytest.raises(UnknownError, match="/v1/embeddings") as told:
-        rendered({}, endpoint="/v1/embeddings")
+    for endpoint, body in (
+        ("/v1/embeddings", {"input": 7}),
+        ("/v1/embeddings", {"input": []}),
+        ("/v1/embeddings", {"input": ["a", 7]}),
+        ("/v1/embeddings", {"input": "a", "dimensions": 0}),
+        ("/v1/messages/count_tokens", []),
+    ):
+        with pytest.raises(CallerError):
+            rendered(body, endpoint=endpoint)
+    with pytest.raises(UnknownError, match="/v1/audio") as told:
+        rendered({}, endpoint="/v1/audio")
     assert (told.value.status, told.value.code) == (404, "endpoint_not_served")
+
+
+def test_a_streamed_message_tells_what_the_whole_one_tells():
+    chunks = rendered({"messages": []}, endpoint="/v1/messages", output_tokens_max=4)
+    assert all(c.content_type.startswith(b"text/event-stream") for c in chunks)
+    told = fold_events(b"".join(c.data for c in chunks))
+    [whole] = rendered({"messages": []}, endpoint="/v1/messages", output_tokens_max=4, stream=False)
+    assert whole.content_type == b"application/json"
+    assert told == json.loads(whole.data)
+    assert (told["stop_reason"], len(told["content"][0]["text"].split())) == ("max_tokens", 4)
+    assert (told["usage"]["input_tokens"], told["usage"]["output_tokens"]) == (32, 4)
+    [chunk] = rendered({}, stream=False)
+    assert json.loads(chunk.data)["choices"][0]["message"]["content"] == told["content"][0]["text"]
+
+
+def test_tokens_of_a_conversation_are_counted_without_a_step():
+    def count(**body):
+        [chunk] = rendered(body, endpoint="/v1/messages/count_tokens", stream=False)
+        return json.loads(chunk.data)["input_tokens"]
+
+    said = [{"role": "user", "content": "hello " * 100}]
+    assert count(messages=said) == len(json.dumps(said)) // 4
+    assert count(messages=said, system="be brief", tools=[{}]) > count(messages=said)
+
+
+def test_embeddings_are_unit_vectors_that_depend_on_the_input_alone():
+    def vectors(given, **more):
+        [chunk] = rendered({"input": given, **more}, endpoint="/v1/embeddings")
+        assert chunk.usage == Usage(input=32, output=0)
+        body = json.loads(chunk.data)
+        assert body["usage"] == {"prompt_tokens": 32, "total_tokens": 32}
+        assert [one["index"] for one in body["data"]] == list(range(len(body["data"])))
+        return [one["embedding"] for one in body["data"]]
+
+    def near(a, b):
+        return sum(x * y for x, y in zip(a, b, strict=True))
+
+    red, green, sky, empty = vectors(["red apple", "green apple", "blue sky", ""])
+    assert all(near(v, v) == pytest.approx(1, abs=1e-5) for v in (red, green, sky, empty))
+    assert near(red, green) > 0.3 > abs(near(red, sky))
+    assert vectors("red apple") == [red]
+    (packed,) = vectors("red apple", encoding_format="base64")
+    assert list(struct.unpack("<256f", base64.b64decode(packed))) == pytest.approx(red)
+    assert len(vectors([1, 2, 3], dimensions=8)[0]) == 8
+    assert vectors([1, 2, 3]) == vectors([[1, 2, 3]]) != vectors([[1, 2], [3]])[:1]
+
+
+def test_an_embedding_is_there_after_the_prefill():
+    def took_ns(**more):
+        async def main(world):
+            start_ns = world.now_ns()
+            [(at_ns, _)] = await collect(engine(world), ask(stream=False, **more), world)
+            return at_ns - start_ns
+
+        return run_virtual(main)
+
+    embedding = took_ns(endpoint="/v1/embeddings", body=b'{"input":"x"}')
+    assert embedding == took_ns(output_tokens_max=1, body=b"{}") < took_ns(body=b"{}")
 
 
 def test_it_runs_on_a_real_loop_and_clock():

@@ -21,16 +21,28 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
+import msgspec
+
 from sits.core.breakpoints import ENGINE_RECV
 from sits.core.errors import CallerError, EngineError, UnknownError
 from sits.core.ports import World
 from sits.core.request import Chunk, Request
 from sits.core.timeline import Timeline
-from sits.engine.emulated_text import Answer
+from sits.engine.emulated_embeddings import EmbeddingsAnswer
+from sits.engine.emulated_messages import MessagesAnswer, token_count
+from sits.engine.emulated_text import JSON, Answer, Form
 from sits.engine.emulated_work import Work, deliver_ends, deliver_some
 from sits.sim.cpu import Flow
 from sits.sim.model import EngineModel, StepResult
 from sits.sim.spec import EngineSpec, blocks_needed, refusal
+
+EMBEDDINGS = "/v1/embeddings"
+COUNT_TOKENS = "/v1/messages/count_tokens"
+FORMS: dict[str, Callable[[Request, int], Form]] = {
+    EMBEDDINGS: EmbeddingsAnswer,
+    "/v1/messages": MessagesAnswer,
+}
+"""Who renders the answers of an endpoint, where that is not `emulated_text`."""
 
 
 class StepRow(NamedTuple):
@@ -135,11 +147,15 @@ class EmulatedEngine:
 
         Raises:
             UnknownError: a model or endpoint that is not served here.
-            CallerError: a body that is not of the OpenAI shape, or (`never_fits`) a request too large for the KV pool:
+            CallerError: a body that is not of its endpoint's shape, or (`never_fits`) a request too large for the KV pool:
                 to try it again is in vain.
             EngineError: the engine was closed.
 
         """
+        if request.endpoint == COUNT_TOKENS and request.body:  # the front end's work alone
+            self._check(request)
+            yield Chunk(token_count(request), 1, last=True, content_type=JSON)
+            return
         work = self._enter(request, timeline)
         try:
             while True:
@@ -160,11 +176,15 @@ class EmulatedEngine:
         self._check(request)
         answer = None
         if request.body or self._render:
-            answer = Answer(request, self._world.wall_ns() // 1_000_000_000)
-        output = max(1, self._lengths(request))
+            form = FORMS.get(request.endpoint, Answer)
+            answer = form(request, self._world.wall_ns() // 1_000_000_000)
+        embeds = request.endpoint == EMBEDDINGS
+        if embeds and request.stream:
+            request = msgspec.structs.replace(request, stream=False)
+        output = 1 if embeds else max(1, self._lengths(request))  # vectors are there after the prefill
         if request.output_tokens_max:
             output = min(output, request.output_tokens_max)
-        work = Work(request, timeline, output, answer)
+        work = Work(request, timeline, output, answer, generates=not embeds)
         self._fits(work)
         now_ns = self._world.now_ns()
         timeline.mark(ENGINE_RECV, now_ns)

@@ -7,7 +7,7 @@ then `data: [DONE]`; a body that is not streamed is one JSON object with usage.
 Deliberately absent: sense.  The text is made of plain words so that people see at once what it is.
 """
 
-from typing import Any
+from typing import Any, Protocol
 from zlib import crc32
 
 import msgspec
@@ -54,6 +54,16 @@ def words(name: str, start: int, count: int) -> str:
     return "".join(WORDS[crc32(b"%d" % i, seed) % len(WORDS)] + " " for i in range(start, start + count))
 
 
+class Form(Protocol):
+    """Renders the answer to one request."""
+
+    def piece(self, tokens: int, usage: Usage | None) -> bytes:
+        """The next `tokens` tokens as events; with `usage`, also the end of the stream."""
+
+    def whole(self, usage: Usage) -> bytes:
+        """The whole answer as one JSON body."""
+
+
 class Answer:
     """Renders the answer to one request piece by piece.
 
@@ -69,7 +79,7 @@ class Answer:
                 f"the emulated engine does not serve {request.endpoint}",
                 field="endpoint",
                 value=request.endpoint,
-                hint=f"use {CHAT} or {COMPLETIONS}",
+                hint=f"use {CHAT}, {COMPLETIONS}, /v1/messages or /v1/embeddings",
                 code="endpoint_not_served",
             )
         self._request = request

@@ -14,7 +14,7 @@ from sits.core.breakpoints import KV_ALLOCATED, QUEUED, SCHEDULED, TOKENIZED
 from sits.core.errors import EngineError
 from sits.core.request import Chunk, Request, Usage
 from sits.core.timeline import Timeline
-from sits.engine.emulated_text import EVENTS, JSON, Answer
+from sits.engine.emulated_text import EVENTS, JSON, Form
 from sits.sim.model import StepResult
 
 
@@ -26,6 +26,7 @@ class Work:
         "_chunks",
         "_error",
         "_generated",
+        "_generates",
         "_sent",
         "_waiter",
         "gone",
@@ -37,7 +38,15 @@ class Work:
         "tokenized_ns",
     )
 
-    def __init__(self, request: Request, timeline: Timeline, output: int, answer: Answer | None) -> None:
+    def __init__(
+        self,
+        request: Request,
+        timeline: Timeline,
+        output: int,
+        answer: Form | None,
+        *,
+        generates: bool = True,
+    ) -> None:
         self.request = request
         self.timeline = timeline
         self.prompt = max(1, request.prompt_tokens)
@@ -47,6 +56,7 @@ class Work:
         self.gone = False
         self._answer = answer
         self._generated = 0
+        self._generates = generates
         self._sent = 0
         self._chunks: deque[Chunk] = deque()
         self._waiter: asyncio.Future[None] | None = None
@@ -93,7 +103,7 @@ class Work:
         """All tokens are there: send the rest."""
         self.gone = True
         self._generated = self.output
-        self._push(Usage(self.prompt, self.output), preemptions)
+        self._push(Usage(self.prompt, self.output if self._generates else 0), preemptions)
 
     def _push(self, usage: Usage | None, preemptions: int = 0) -> None:
         tokens = self._generated - self._sent
