@@ -117,11 +117,11 @@ def build_engine(
     engine: tree.AnyEngine,
     world: World,
     *,
-    lengths: Callable[[Request], int],
+    lengths: Callable[[Request], int] | None = None,
     faults: Mapping[str, NodeDips] | None = None,
     **hooks: Any,
 ) -> Engine:
-    """The engine a fleet names.  `lengths` and `hooks` (`on_step`, `on_tokens`, ...) are for emulated ones.
+    """The engine a fleet names.  `lengths` and `hooks` (`on_step`, `on_tokens`, ...) are for emulated ones, which need lengths.
 
     Raises:
         ConfigError: the environment variable that should hold the engine's key is not set.
@@ -130,6 +130,7 @@ def build_engine(
     if isinstance(engine, tree.EmulatedEngine):
         from sits.engine.emulated import EmulatedEngine  # noqa: PLC0415
 
+        assert lengths is not None
         spec = emulation(fleet, engine, faults or {}).spec
         return EmulatedEngine(engine.name, spec, world, lengths, models=served(fleet, engine), **hooks)
     key = ""

@@ -233,15 +233,11 @@ def test_an_engine_that_is_down_answers_502_and_is_told_once(tmp_path):
     assert "counts as unknown" in told[0]
 
 
-def test_the_simulator_is_loaded_before_anybody_waits_for_it(tmp_path):
-    file = tmp_path / "fleet.yaml"
-    file.write_text(FLEET.format(listen="127.0.0.1:0", store=tmp_path / "store"))
-    code = f"""
-from sits.app import serve
-from sits.core.config import load_fleet
-from sits.telemetry.rowlog import StepLog
+def test_the_simulator_is_loaded_before_anybody_waits_for_it():
+    code = """
+from sits.app.up import emulated
 from sits.world import RealWorld
-serve._engines(load_fleet(open({str(file)!r}).read(), "f"), RealWorld(), StepLog(1, "r"))
+emulated.prepare(RealWorld(), None)
 from sits.sim import kernel
 print(all(entry.signatures for entry in kernel.ENTRIES))
 """

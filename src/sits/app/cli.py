@@ -20,6 +20,7 @@ from typing import Any
 import click
 
 from sits import __version__
+from sits.app.live import reload, up
 from sits.app.plan import plan
 
 OK, MISSED, USAGE, FAILED, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
@@ -157,18 +158,8 @@ def reproduce(
     return OK if output.proven(report) else MISSED
 
 
-@cli.command(short_help="Serve a fleet until Ctrl-C; every request is timed.")
-@click.argument("fleet", type=_file)
-@_quiet
-def up(fleet: Path, quiet: bool) -> int:
-    """Serve FLEET (a fleet.yaml) until Ctrl-C, then drain.
-
-    Every request is timed and kept in the fleet's store; `sitsctl why` explains it.
-    """
-    from sits.app.serve import up as serve  # noqa: PLC0415
-
-    serve(fleet, say=_silent if quiet else _say)
-    return OK
+cli.add_command(up)
+cli.add_command(reload)
 
 
 @cli.command(short_help="Say why the recorded requests were slow.")

@@ -33,10 +33,14 @@ class GatewayCost(_Section, frozen=True, kw_only=True):
 
 
 class Gateway(_Section, frozen=True, kw_only=True):
-    """The live path: where it listens, what it refuses, how many workers it has."""
+    """The live path: where it listens, what it refuses, how many workers it has.
+
+    A running gateway reads its file again on SIGHUP; `reload: watch` does it on every change of the file as well.
+    """
 
     listen: str = "127.0.0.1:8080"
     workers: int = 1
+    reload: Literal["signal", "watch"] = "signal"
     body_limit: Bytes = Bytes(32 * 2**20)
     header_limit: Bytes = Bytes(64 * 2**10)
     first_byte_timeout: Ns = Ns(60_000_000_000)

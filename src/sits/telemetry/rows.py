@@ -8,14 +8,14 @@ Deliberately absent: what the columns are for, and sockets.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from sits.core.breakpoints import API_RECV, NAMES, POINT_COUNT
 from sits.core.ports import World
 from sits.telemetry.recorder import AT, HOW, LABELS, Row
-from sits.telemetry.tables import REQUESTS, Columns, columns_of
+from sits.telemetry.tables import REQUESTS, TABLES, Columns, columns_of
 
 Batch = tuple[str, Sequence[Row]]
 
@@ -29,7 +29,7 @@ def request_columns(batches: Sequence[Batch], world: World) -> Columns:
     at = np.frombuffer(b"".join([row[AT] for row in rows]), dtype=np.int64).reshape(-1, POINT_COUNT)
     how = np.frombuffer(b"".join([row[HOW] for row in rows]), dtype=np.uint8).reshape(-1, POINT_COUNT)
     named = columns_of(_LABELS, [row[:AT] for row in rows])
-    named["run_id"] = np.array([run_id for run_id, part in batches for _ in range(len(part))], dtype=object)
+    named["run_id"] = _run_ids(batches)
     named.update({name: at[:, i].copy() for i, name in enumerate(NAMES)})
     named["exactness"] = (how + ord("0")).view(f"S{POINT_COUNT}").ravel().astype(str).astype(object)
     named["wall_ns"] = _wall_ns(at, how, world)
@@ -44,18 +44,29 @@ def _wall_ns(at: np.ndarray, how: np.ndarray, world: World) -> np.ndarray:
     return known
 
 
+def plain_columns(table: str, batches: Sequence[Batch]) -> Columns:
+    """Columns of a table whose rows are plain tuples, in the order of its schema without `run_id`."""
+    schema = {name: kind for name, kind in TABLES[table].items() if name != "run_id"}
+    named = columns_of(schema, [row for _, part in batches for row in part])
+    return {"run_id": _run_ids(batches), **named}
+
+
+def _run_ids(batches: Sequence[Batch]) -> np.ndarray:
+    return np.array([run_id for run_id, part in batches for _ in range(len(part))], dtype=object)
+
+
 class Arrivals:
-    """Rows of all workers on their way to the store; one thread adds, another drains.
+    """Rows of all workers on their way to one table of the store; one thread adds, another drains.
 
     Attributes:
         dropped: rows not kept because more than `capacity` waited (the store cannot write).
 
     """
 
-    def __init__(self, capacity: int, world: World) -> None:
+    def __init__(self, capacity: int, columns: Callable[[Sequence[Batch]], Columns]) -> None:
         self.capacity = capacity
         self.dropped = 0
-        self._world = world
+        self._columns = columns
         self._batches: deque[Batch] = deque()
         self._added = 0
         self._drained = 0
@@ -76,4 +87,4 @@ class Arrivals:
         """Hand out all rows as columns, and forget them."""
         batches = [self._batches.popleft() for _ in range(len(self._batches))]
         self._drained += sum(len(rows) for _, rows in batches)
-        return request_columns(batches, self._world)
+        return self._columns(batches)

@@ -1,0 +1,67 @@
+"""What a child does from its first line to its last: make a loop, work in it, and say so when the fleet cannot be served.
+
+Rules: the worker's imports are made before the fork, the keeper's after it, because only it may be large.
+
+Deliberately absent: everything else.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+import uvloop
+
+from sits.app.up.generation import Generation
+from sits.app.up.link import frames
+from sits.app.up.worker import Post, Worker
+from sits.core.errors import SitsError
+from sits.core.ports import World
+from sits.gateway.shared import Shared
+
+
+def serve(
+    index: int,
+    listeners: tuple[socket.socket, ...],
+    keeper: socket.socket,
+    supervisor: socket.socket,
+    shared: Shared,
+    first: Generation,
+    world: World,
+) -> None:
+    """Be a worker."""
+    post = Post(index, listeners, keeper, supervisor, shared)
+    _run(Worker(post, world).run(first), supervisor)
+
+
+def keep(
+    workers: tuple[socket.socket, ...],
+    supervisor: socket.socket,
+    shared: Shared,
+    first: Generation,
+    world: World,
+    say: Callable[[str], None],
+) -> None:
+    """Be the keeper."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the last to go: the supervisor says when
+    from sits.app.up.keeper import Desk, Keeper  # noqa: PLC0415  # numpy and duckdb
+
+    desk = Desk(workers, supervisor, shared)
+    _run(Keeper(desk, world, os.getpid(), say).run(first), supervisor)
+
+
+def _run(work: Coroutine[Any, Any, None], supervisor: socket.socket) -> None:
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(work)
+    except SitsError as error:
+        told = ("cannot", 0, (error.message, error.field, _plain(error.value), error.hint))
+        for frame in frames(msgspec.msgpack.encode(told)):
+            supervisor.send(frame)
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | None) else repr(value)

@@ -1,0 +1,371 @@
+"""The supervisor: reads the file, holds the port, starts the others, and starts them again.
+
+```
+read, check ─> listen ─> fork keeper and workers ─> all ready: "serving" ─┬─ SIGHUP or a changed file: next generation, or why not
+                                                                          ├─ a child died: clear its row, start another
+                                                                          └─ SIGINT, SIGTERM: workers drain, keeper writes, end
+```
+Rules:
+- It has no loop, no threads and none of the heavy libraries, so that what it forks is small, at the start and an hour later.
+- It holds every worker's listening socket and both ends of every link: connections that come while a worker is being started again wait
+  for it, and what is in a link is read by its successor.  A worker that keeps dying gives its sockets up.
+- A new file is read as strictly as the first one, and tried out here; if anything is wrong with it, everything is told and the
+  generation in use goes on.  A worker that cannot take a generation is started again with it.
+
+Deliberately absent: requests, rows, and anything that could fail for long.
+"""
+
+import functools
+import os
+import selectors
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sits.app.up.children import Child, StuckError
+from sits.app.up.generation import Generation, check_change, generation, pack, read
+from sits.app.up.link import pair
+from sits.app.up.notice import Board, Notice
+from sits.app.up.ports import listening
+from sits.app.up.roles import keep, serve
+from sits.core.errors import BugError, ConfigError, ConfigErrors, SitsError
+from sits.core.fleet import EmulatedEngine, Fleet
+from sits.core.ports import World
+from sits.core.units import SECOND
+from sits.gateway.pipeline import Gateway
+from sits.gateway.shared import Shared, assign_slots, room_for
+from sits.wire import build_engine
+
+LOOK_NS = SECOND
+"""How often a watched file is looked at."""
+
+PATIENCE_NS = 5 * SECOND
+"""How much longer than its own limits a child may take to end."""
+
+GIVE_UP_NS = SECOND // 2
+"""A pause before the next life from which on waiting connections are better off elsewhere."""
+
+Say = Callable[[str], None]
+
+
+class Supervisor:
+    """Runs one gateway until it is told to stop.
+
+    Raises:
+        ConfigError: the fleet cannot be served, or the address not be had.
+
+    """
+
+    def __init__(
+        self, path: Path, fleet: Fleet, world: World, say: Say, *, workers: int | None = None
+    ) -> None:
+        self.path = path
+        self.world = world
+        self.say = say
+        self._override = workers
+        count = fleet.gateway.workers
+        names = [engine.name for engine in fleet.engines]
+        self.shared = Shared(count, room_for(len(names)))
+        self.current = generation(1, fleet, assign_slots(self.shared, {}, names), world)
+        tried_out(self.current, world)
+        self._address, self._listeners = listening(fleet.gateway.listen, count)
+        self._links = [pair() for _ in range(count)]
+        self.keeper = Child("keeper", pair(), self._keep)
+        self.workers = [
+            Child(f"worker-{index}", pair(), functools.partial(self._serve, index)) for index in range(count)
+        ]
+        self._board = Board(Path(fleet.gateway.store), self._address.rpartition(":")[2])
+        self._problems: tuple[str, ...] = ()
+        self._restarts: dict[str, int] = {}
+        self._reloads = dict.fromkeys(("taken", "refused", "unchanged"), 0)
+        self._serving: set[Child] = set()
+        self._signals: list[int] = []
+        self._started = False
+        self._stopping = False
+        self._stop_by_ns = 0
+        self._refused: SitsError | None = None
+        self._last_words: tuple[int, int, str] | None = None
+        self._seen = _signature(path)
+        self._look_ns = world.now_ns() + LOOK_NS
+
+    def run(self) -> None:
+        """Start everything, and look after it until it has ended."""
+        self._selector = selector = selectors.DefaultSelector()
+        self._wake = socket.socketpair()
+        for end in self._wake:
+            end.setblocking(False)
+        selector.register(self._wake[0], selectors.EVENT_READ)
+        for child in (self.keeper, *self.workers):
+            selector.register(child.ours, selectors.EVENT_READ, child)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+        signal.set_wakeup_fd(self._wake[1].fileno(), warn_on_full_buffer=False)
+        try:
+            for child in (*self.workers, self.keeper):
+                self._start(child)
+            while any(child.pid for child in (self.keeper, *self.workers)):
+                self._round()
+        finally:
+            signal.set_wakeup_fd(-1)
+            for child in (*self.workers, self.keeper):
+                child.signal(signal.SIGKILL)
+            self._board.take_down()
+        if self._refused is not None:
+            raise self._refused
+        self.say(self._farewell())
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+
+    def _round(self) -> None:
+        for key, _ in self._selector.select(self._sleep_s()):
+            if key.data is None:
+                self._signals += self._wake[0].recv(4096)
+            else:
+                self._listen_to(key.data)
+        signals, self._signals = self._signals, []
+        for number in signals:
+            if number in (signal.SIGINT, signal.SIGTERM):
+                self._stop()
+            elif number == signal.SIGHUP:
+                self._reload()
+        self._reap()
+        now_ns = self.world.now_ns()
+        for child in (self.keeper, *self.workers):
+            if not child.pid and not self._stopping and child.due_ns <= now_ns:
+                self._start(child)
+        if self._stopping and now_ns > self._stop_by_ns:
+            for child in (*self.workers, self.keeper):
+                child.signal(signal.SIGKILL)
+        if self.current.fleet.gateway.reload == "watch" and now_ns >= self._look_ns:
+            self._look_ns = now_ns + LOOK_NS
+            if _signature(self.path) != self._seen:
+                self._reload()
+
+    def _sleep_s(self) -> float:
+        """Until something is due."""
+        due = [self._look_ns] if self.current.fleet.gateway.reload == "watch" else []
+        if self._stopping:
+            due.append(self._stop_by_ns)
+        else:
+            due += [child.due_ns for child in (self.keeper, *self.workers) if not child.pid]
+        return max(0.0, (min(due) - self.world.now_ns()) / SECOND) if due else 60.0
+
+    def _listen_to(self, child: Child) -> None:
+        while (message := child.heard()) is not None:
+            kind, body = message
+            if kind == "ready":
+                child.ready = True
+                if child.lives > 1:
+                    self.say(f"{child.name} works again (process {child.pid})")
+                self._all_ready()
+                self._serves(child, self.current.number)
+            elif kind == "serving":
+                self._serves(child, body)
+            elif kind == "cannot":
+                text, field, value, hint = body
+                self._refused = ConfigError(text, field=field, value=value, hint=hint)
+                self._stop()
+            elif kind == "refused":
+                self.say(f"{child.name} cannot take generation {body[0]} and is started again: {body[1]}")
+                child.signal(signal.SIGTERM)
+            elif kind == "drained":
+                self._last_words = tuple(body)
+
+    def _serves(self, child: Child, number: int) -> None:
+        """A worker serves a generation; when all serve the newest, that is told."""
+        if child not in self.workers or number != self.current.number or child in self._serving:
+            return
+        self._serving.add(child)
+        if number > 1 and len(self._serving) == len(self.workers):
+            self.say(f"generation {number} ({self.current.name}) serves")
+            self._put_notice()
+
+    # -- children ------------------------------------------------------------------------------------------------
+
+    def _start(self, child: Child) -> None:
+        if child in self.workers and child.lives:
+            index = self.workers.index(child)
+            self.shared.clear(index)
+            if not self._listeners[index]:
+                self._listeners[index] = listening(self._address, 1)[1][0]
+        mine = self._sockets_of(child)
+        every = [s for each in (self.keeper, *self.workers) for s in (each.ours, each.theirs)]
+        every += [end for ends in self._links for end in ends]
+        every += [one for some in self._listeners for one in some]
+        child.start(self.world.now_ns(), [*(s for s in every if s not in mine), *self._wake, self._board])
+        self._tell_keeper()
+
+    def _sockets_of(self, child: Child) -> set[socket.socket]:
+        if child is self.keeper:
+            return {child.theirs, *(ends[1] for ends in self._links)}
+        index = self.workers.index(child)
+        return {child.theirs, self._links[index][0], *self._listeners[index]}
+
+    def _serve(self, index: int) -> None:
+        ends = self._links[index][0], self.workers[index].theirs
+        serve(index, tuple(self._listeners[index]), *ends, self.shared, self.current, self.world)
+
+    def _keep(self) -> None:
+        ends = tuple(theirs for _, theirs in self._links), self.keeper.theirs
+        keep(*ends, self.shared, self.current, self.world, self.say)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            for child in (self.keeper, *self.workers):
+                if child.pid == pid:
+                    self._listen_to(child)
+                    self._mourn(child, status)
+
+    def _mourn(self, child: Child, status: int) -> None:
+        pid = child.pid
+        pause_ns = child.died(self.world.now_ns())
+        if self._stopping:
+            if not any(worker.pid for worker in self.workers) and self.keeper.pid:
+                self._tell(self.keeper, "finish")
+            return
+        how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit {os.WEXITSTATUS(status)}"
+        if not self._started:
+            self._refused = BugError(f"{child.name} (process {pid}) ended while starting: {how}")
+            self._stop()
+            return
+        self.say(f"{child.name} (process {pid}) died of {how}; the next one starts in {pause_ns // 10**6} ms")
+        self._restarts[child.name] = self._restarts.get(child.name, 0) + 1
+        if child is self.keeper:
+            for worker in self.workers:
+                self._tell(worker, "keeper-gone")
+            return
+        index = self.workers.index(child)
+        self.shared.clear(index)
+        if pause_ns >= GIVE_UP_NS and len(self.workers) > 1:
+            for one in self._listeners[index]:
+                one.close()
+            self._listeners[index] = ()
+        self._tell_keeper()
+
+    def _tell(self, child: Child, kind: str, body: Any = None) -> None:
+        if not child.pid:
+            return
+        try:
+            child.tell(kind, body)
+        except StuckError:
+            self.say(f"{child.name} (process {child.pid}) does not react and is started again")
+            child.signal(signal.SIGKILL)
+
+    def _tell_keeper(self) -> None:
+        about = {
+            "workers": {index: worker.pid for index, worker in enumerate(self.workers) if worker.pid},
+            "restarts": self._restarts,
+            "reloads": self._reloads,
+            "generation": self.current.number,
+        }
+        self._tell(self.keeper, "about", about)
+
+    def _all_ready(self) -> None:
+        if not self._started and all(child.ready for child in (self.keeper, *self.workers)):
+            self._started = True
+            fleet = self.current.fleet
+            count = len(self.workers)
+            by = "" if count == 1 else f" with {count} workers"
+            self.say(
+                f"{fleet.name}: serving {len(fleet.engines)} engines on http://{self._address}/v1{by}, "
+                f"recording to {Path(fleet.gateway.store)}; Ctrl-C drains"
+            )
+            self._put_notice()
+
+    def _put_notice(self) -> None:
+        name, number = self.current.name, self.current.number
+        file, reloads = str(self.path.resolve()), dict(self._reloads)
+        self._board.put(Notice(os.getpid(), file, self._address, number, name, reloads, self._problems))
+
+    # -- what it is told -----------------------------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        """The first time: stop listening and let workers end what they have; again: cancel that."""
+        if not self._stopping:
+            self._stopping = True
+            limits_ns = self.current.fleet.gateway.drain_timeout + SECOND
+            self._stop_by_ns = self.world.now_ns() + limits_ns + PATIENCE_NS
+            for some in self._listeners:
+                for one in some:
+                    one.close()
+            if not any(worker.pid for worker in self.workers):
+                self._tell(self.keeper, "finish")
+        for worker in self.workers:
+            worker.signal(signal.SIGTERM)
+
+    def _reload(self) -> None:
+        """Read the file again; the next generation, or every reason against it."""
+        self._seen = _signature(self.path)
+        if self._stopping or not self._started:
+            return
+        try:
+            new = self._next_generation()
+        except ConfigErrors as error:
+            self._keep_old([str(one) for one in error.errors])
+        except SitsError as error:
+            self._keep_old([str(error)])
+        else:
+            if new is None:
+                self._reloads["unchanged"] += 1
+                self.say(f"{self.path} says nothing new; generation {self.current.number} goes on")
+                self._put_notice()
+            else:
+                self._reloads["taken"] += 1
+                self.current = new
+                self._serving.clear()
+                for child in (self.keeper, *self.workers):
+                    self._tell(child, "generation", pack(new))
+        self._tell_keeper()
+
+    def _next_generation(self) -> Generation | None:
+        fleet = read(self.path, self._override)
+        if fleet == self.current.fleet:
+            return None
+        check_change(self.current.fleet, fleet, self.path)
+        slots = assign_slots(self.shared, self.current.slots, [engine.name for engine in fleet.engines])
+        new = generation(self.current.number + 1, fleet, slots, self.world)
+        tried_out(new, self.world)
+        return new
+
+    def _keep_old(self, problems: list[str]) -> None:
+        self._reloads["refused"] += 1
+        self._problems = tuple(problems)
+        self.say(f"{self.path} is refused, generation {self.current.number} ({self.current.name}) goes on:")
+        for problem in problems:
+            self.say(f"  {problem}")
+        self._put_notice()
+
+    def _farewell(self) -> str:
+        if self._last_words is None:
+            return f"stopped; the keeper ended without a word, store in {self.current.fleet.gateway.store}"
+        answered, dropped, failure = self._last_words
+        trouble = f" (the store: {failure})" if failure else ""
+        return f"drained; {answered} answered, {dropped} records dropped, store in {Path(self.current.fleet.gateway.store)}{trouble}"
+
+
+def tried_out(new: Generation, world: World) -> None:
+    """Make once what a worker will make of it, and throw it away.
+
+    Raises:
+        SitsError: that cannot be made.
+
+    """
+    remote = (engine for engine in new.fleet.engines if not isinstance(engine, EmulatedEngine))
+    Gateway(world, new.fleet, {engine.name: build_engine(new.fleet, engine, world) for engine in remote})
+
+
+def _signature(path: Path) -> tuple[int, int, int]:
+    """What changes when a file is written or replaced; zeros while there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0, 0)
+    return (found.st_mtime_ns, found.st_ino, found.st_size)
