@@ -84,8 +84,9 @@ def fleets(draw):
             )
         )  # fmt: skip
     if draw(st.booleans()):
+        kind = draw(st.sampled_from((tree.OpenAIEngine, tree.AnthropicEngine)))
         engines.append(
-            tree.OpenAIEngine(
+            kind(
                 name="remote",
                 url="https://h:8000/v1",
                 models=tuple(draw(st.lists(titles, min_size=1, max_size=2))),
