@@ -53,6 +53,7 @@ async def test_sdk_plain():
         assert said.choices[0].message.content == "Hello"
         assert said.usage.completion_tokens == 3
         assert raw.headers["x-sits-engine"] == "e0"
+        assert raw.headers["server-timing"].startswith("gateway;dur=")
         assert raw.headers["x-request-id"] == raw.headers["x-sits-decision-id"] == house.rows[0]["id"]
         (row,) = house.rows
         assert (row["outcome"], row["status"]) == ("completed", 200)

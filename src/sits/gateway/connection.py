@@ -63,7 +63,7 @@ class HttpSink:
         self._connection = connection
         name = request_id.encode()
         stamp = connection.server.stamp
-        self._head = b"\r\nx-request-id: %b\r\nx-sits-decision-id: %b%b" % (name, name, stamp)
+        self._head = b"".join((b"\r\nx-request-id: ", name, b"\r\nx-sits-decision-id: ", name, stamp))
         self._parts: list[bytes] = []
         self._streaming = False
         self.close = close
@@ -75,8 +75,10 @@ class HttpSink:
 
     def start(self, status: int, content_type: bytes, headers: Headers = ()) -> None:
         """Prepare the head; it leaves with the first piece of the body."""
-        fields = b"".join([b"\r\n%b: %b" % field for field in headers])
-        self._head = b"%bcontent-type: %b%b%b" % (status_line(status), content_type, self._head, fields)
+        parts = [status_line(status), b"content-type: ", content_type, self._head]
+        for name, value in headers:
+            parts += (b"\r\n", name, b": ", value)
+        self._head = b"".join(parts)
         self._streaming = content_type.startswith(b"text/event-stream")
         if self._streaming:
             self.close = self.close or not self.chunked or self._connection.server.draining
@@ -108,7 +110,8 @@ class HttpSink:
         self.close = self.close or connection.server.draining
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         ending = CLOSES if self.close else HEAD_END
-        connection.transport.write(b"%b\r\ncontent-length: %d%b%b" % (self._head, len(body), ending, body))
+        length = str(len(body)).encode()
+        connection.transport.write(b"".join((self._head, b"\r\ncontent-length: ", length, ending, body)))
         return connection.paused
 
     def abort(self) -> None:

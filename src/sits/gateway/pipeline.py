@@ -44,7 +44,7 @@ from sits.core.fleet import Fleet
 from sits.core.ports import Engine, World
 from sits.core.request import Chunk, Request
 from sits.core.timeline import Timeline
-from sits.core.units import SECOND
+from sits.core.units import MS, SECOND
 from sits.gateway.access import ACTIONS, Access
 from sits.gateway.endpoints import error_of, event_of
 from sits.gateway.exchange import CLIENT_LEFT, OUTCOMES, Cpu, Exchange, NoRecorder, Recorder, Sink
@@ -501,7 +501,12 @@ def _start(gateway: Gateway, exchange: Exchange, chunk: Chunk) -> None:
     exchange.streaming = content_type.startswith(b"text/event-stream")
     if chunk.status >= 400:
         exchange.end("refused", chunk.status, f"engine_{chunk.status}")
-    headers = [(b"x-sits-engine", exchange.replica.id.encode())]
+    at = exchange.timeline.at
+    here_ns, there_ns = at[DISPATCHED] - at[API_RECV], gateway.world.now_ns() - at[DISPATCHED]
+    headers = [
+        (b"x-sits-engine", exchange.replica.id.encode()),
+        (b"server-timing", f"gateway;dur={here_ns / MS:.2f}, engine;dur={there_ns / MS:.2f}".encode()),
+    ]
     if exchange.lookup is not None:
         headers.append((b"x-sits-cache", exchange.lookup.header))
     if exchange.fell_back is not None:

@@ -100,15 +100,16 @@ def pick(
         1.0 - load / highest + ENGINE_WEIGHT * engine
         for load, engine in zip(loads, _free(candidates, config.stale_after, now_ns), strict=True)
     ]
-    for key, wish in ((adapter, config.adapter_affinity), (request.prefix, config.prefix_affinity)):
-        home = _home(key, wish, candidates, loads, config.load_bound)
-        if home:
-            for i, replica in enumerate(candidates):
-                totals[i] += wish * (replica.id == home)
+    if adapter or request.prefix:
+        for key, wish in ((adapter, config.adapter_affinity), (request.prefix, config.prefix_affinity)):
+            home = _home(key, wish, candidates, loads, config.load_bound)
+            if home:
+                for i, replica in enumerate(candidates):
+                    totals[i] += wish * (replica.id == home)
     best = max(totals)
-    tied = [candidates[i].id for i, total in enumerate(totals) if total == best]
-    if len(tied) > 1:
-        tied.sort()
+    if totals.count(best) == 1:
+        return candidates[totals.index(best)].id
+    tied = sorted(candidates[i].id for i, total in enumerate(totals) if total == best)
     return tied[turn % len(tied)] if turn is not None else tied[0]
 
 
