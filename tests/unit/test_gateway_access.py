@@ -567,6 +567,19 @@ def test_made_up_names_evict_nothing_and_long_headers_stay_bounded():
     assert len(access._decisions) * 60_000 < 9 * 2**20
 
 
+def test_policies_are_compiled_anew_only_when_they_are_others():
+    policies = ["permit(principal, action, resource);"]
+    first = Access(fleet_of(policies=policies), Clock())
+    assert Access(fleet_of(policies=policies), Clock(), first).policy is first.policy
+    assert (
+        Access(fleet_of(policies=[*policies, "forbid(principal, action, resource);"]), Clock(), first).policy
+        is not first.policy
+    )
+    assert Access(fleet_of(), Clock(), first).policy is None
+    other = Access(fleet_of(policies=policies, more='{"headers": ["x-a"]}'), Clock(), first)
+    assert other.policy.names.headers == ("x-a",)
+
+
 def test_headers_that_policies_look_at():
     access = Access(
         fleet_of(policies=["permit(principal, action, resource);"], more='{"headers": ["x-a", "x-b"]}'),

@@ -12,7 +12,8 @@ Rules:
   Names nobody serves end in the second, so asking for made-up models evicts nothing.
 - Nothing configured that identifies callers: everyone is anonymous, of the tenant the request says.
 
-A new configuration makes a new Access; given the one before, it takes over the signing keys that both use.
+A new configuration makes a new Access; given the one before, it takes over the signing keys that both use, and the compiled
+policies if they are the same.
 
 Deliberately absent: quotas, and TLS client certificates (terminated in front).
 """
@@ -61,7 +62,7 @@ class Access:
 
     def __init__(self, fleet: Fleet, world: World, previous: "Access | None" = None) -> None:
         self.open = is_open(fleet)
-        self.policy = access_policy(fleet)
+        self.policy = access_policy(fleet, previous.policy if previous is not None else None)
         names = self.policy.names if self.policy is not None else None
         self._served = names.models | names.aliases if names is not None else frozenset[str]()
         self._headers = tuple(name.encode() for name in fleet.access.headers)
