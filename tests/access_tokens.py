@@ -96,14 +96,14 @@ def token(algorithm="ES256", kid="k1", *, key=None, which=0, header=None, drop=(
 
 
 class Publisher(ThreadingHTTPServer):
-    """Publishes `body` with `status`; counts the requests."""
+    """Publishes `body` with `status`, or answers `raw`; counts the requests."""
 
     daemon_threads = True
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.body, self.status, self.location, self.asked = b"", 200, "", 0
-        self.answered = threading.Event()
+        self.raw = b""
 
     @property
     def url(self):
@@ -113,13 +113,15 @@ class Publisher(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         self.server.asked += 1
+        if self.server.raw:
+            self.wfile.write(self.server.raw)
+            return
         self.send_response(self.server.status)
         if self.server.location:
             self.send_header("location", self.server.location)
         self.send_header("content-length", str(len(self.server.body)))
         self.end_headers()
         self.wfile.write(self.server.body)
-        self.server.answered.set()
 
     def log_message(self, *_):
         """Quiet."""

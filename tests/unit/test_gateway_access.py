@@ -487,20 +487,22 @@ def test_keys_are_renewed_before_they_are_missed_and_hold_while_the_issuer_fails
             kept.signing._wake.set()  # what the timer does on a clock that runs by itself
             await kept.fetched()
             assert len(kept.keys.keys) == 2
-            for status, body, location in [
-                (500, b"", ""),
-                (200, b"<html>", ""),
-                (302, b"", "http://127.0.0.1:1/evil"),
-                (200, b" " * (2**20 + 1), ""),
+            for status, body, location, raw in [
+                (500, b"", "", b""),
+                (200, b"<html>", "", b""),
+                (302, b"", "http://127.0.0.1:1/evil", b""),
+                (200, b" " * (2**20 + 1), "", b""),
+                (0, b"", "", b"SSH-2.0-OpenSSH_9.2\r\n\r\n"),
+                (0, b"", "", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{"),
             ]:
-                server.status, server.body, server.location = status, body, location
+                server.status, server.body, server.location, server.raw = status, body, location, raw
                 clock.pass_s(60)
                 kept.signing._wake.set()
                 await kept.fetched()
                 assert kept.keys.problem.startswith(server.url)
-                assert access.identify(bearer(token(sub=f"s{status}")))
+                assert access.identify(bearer(token(sub=f"s{clock.now}")))
                 assert code_of(access, token(kid="new", which=3)) == "signing_keys_unavailable"
-            assert server.asked == 6
+            assert server.asked == 8
             clock.pass_s(MAX_AGE_NS / SECOND)
             fresh = token(sub="later", iat=clock.wall // SECOND, exp=clock.wall // SECOND + 60)
             assert code_of(access, fresh) == "signing_keys_unavailable"
@@ -517,6 +519,14 @@ def test_a_new_configuration_keeps_the_keys_it_shares_with_the_last_one():
         second = Access(fleet_of([issuer(server.url, tenant="beta")]), clock, previous=first)
         assert second.identify(bearer(token())).tenant == "beta"
         assert server.asked == 1
+        # The one before still answers what it began; either may fetch, and both then know that the old key is gone.
+        clock.pass_s(SPACING_NS / SECOND)
+        assert first.identify(bearer(token())).tenant == "acme"
+        server.body = jwks(jwk("ES256", "k2", 2))
+        assert code_of(second, token(kid="k2", which=2)) == "signing_keys_unavailable"
+        assert first.load() == []
+        assert second.identify(bearer(token(kid="k2", which=2))).tenant == "beta"
+        assert [code_of(one, token()) for one in (first, second)] == ["unknown_signing_key"] * 2
         third = Access(fleet_of([issuer("https://elsewhere.example/keys")]), clock, previous=second)
         assert code_of(third, token()) == "signing_keys_unavailable"
 

@@ -14,6 +14,7 @@ Deliberately absent: discovery (`/.well-known/openid-configuration`).  The file 
 
 import asyncio
 import urllib.parse
+import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -117,7 +118,8 @@ def read_source(source: str, now_ns: Callable[[], int]) -> bytes:
     if "://" not in source:
         with Path(source).open("rb") as file:
             return _bounded(file.read(BODY_MAX + 1))
-    import urllib.request  # noqa: PLC0415  # 3 MB that only URLs need
+    import http.client  # noqa: PLC0415  # 3 MB that only URLs need
+    import urllib.request  # noqa: PLC0415
 
     class Straight(urllib.request.HTTPRedirectHandler):
         def redirect_request(self, *_: Any, **__: Any) -> None:
@@ -126,12 +128,15 @@ def read_source(source: str, now_ns: Callable[[], int]) -> bytes:
     deadline_ns = now_ns() + round(FETCH_S * SECOND)
     request = urllib.request.Request(source, headers={"accept": "application/json"})  # noqa: S310  # https, by load
     parts: list[bytes] = []
-    with urllib.request.build_opener(Straight).open(request, timeout=FETCH_S) as answer:
-        while part := answer.read1(2**16):
-            parts.append(part)
-            _bounded(b"".join(parts))
-            if now_ns() > deadline_ns:
-                raise TimeoutError("the key set comes too slowly")
+    try:
+        with urllib.request.build_opener(Straight).open(request, timeout=FETCH_S) as answer:
+            while part := answer.read1(2**16):
+                parts.append(part)
+                _bounded(b"".join(parts))
+                if now_ns() > deadline_ns:
+                    raise TimeoutError("the key set comes too slowly")
+    except http.client.HTTPException as error:
+        raise OSError(f"not HTTP: {error!r}") from error
     return b"".join(parts)
 
 
@@ -142,13 +147,18 @@ def _bounded(data: bytes) -> bytes:
 
 
 class KeySet:
-    """The keys of one source, and when to ask for them again."""
+    """The keys of one source, and when to ask for them again.
+
+    `users` are told of other keys than before: two configurations share a set while one follows the other.
+    """
 
     def __init__(self, source: str, refresh_ns: int) -> None:
         self.source = source
         self.refresh_ns = refresh_ns
         self.keys: tuple[SigningKey, ...] = ()
         self.problem = ""
+        self.fetching = False
+        self.users: weakref.WeakSet[SigningKeys] = weakref.WeakSet()
         self._loaded_ns = 0
         self._next_ns = 0
         self._backoff_ns = BACKOFF_MIN_NS
@@ -162,16 +172,24 @@ class KeySet:
 
     def renewed(self, keys: tuple[SigningKey, ...], now_ns: int) -> None:
         """These are its keys now."""
+        told = bool(self.keys) and keys != self.keys
         self.keys, self.problem, self._wanted = keys, "", False
         self._loaded_ns, self._next_ns, self._backoff_ns = now_ns, now_ns + SPACING_NS, BACKOFF_MIN_NS
+        if told:
+            self._tell()
 
     def failed(self, problem: str, now_ns: int) -> None:
         """It could not be read; the last keys hold until they are too old."""
         self.problem = problem
         self._next_ns = now_ns + self._backoff_ns
         self._backoff_ns = min(2 * self._backoff_ns, BACKOFF_MAX_NS)
-        if now_ns - self._loaded_ns > MAX_AGE_NS:
+        if self.keys and now_ns - self._loaded_ns > MAX_AGE_NS:
             self.keys = ()
+            self._tell()
+
+    def _tell(self) -> None:
+        for user in list(self.users):
+            user.changed()
 
     def find(self, kid: str, algorithm: str, now_ns: int) -> SigningKey:
         """The key a token says it was signed with.
@@ -216,6 +234,7 @@ class SigningKeys:
     """The key sets of all issuers, renewed by `keep`, which runs beside the requests.
 
     `changed` is called after a set has other keys than before: what was verified with the old ones is void.
+    `sets` by their source; those of `previous` go on where both have them.
     """
 
     def __init__(
@@ -233,6 +252,7 @@ class SigningKeys:
                 )
                 known.refresh_ns = issuer.refresh
             known.refresh_ns = min(known.refresh_ns, issuer.refresh)
+            known.users.add(self)
             self.sets[issuer.jwks] = known
 
     def find(self, source: str, kid: str, algorithm: str) -> SigningKey:
@@ -258,28 +278,30 @@ class SigningKeys:
         while True:
             self._wake.clear()
             now_ns = self._now_ns()
-            due = [found for found in self.sets.values() if found.due_ns() <= now_ns]
+            resting = [found for found in self.sets.values() if not found.fetching]
+            due = [found for found in resting if found.due_ns() <= now_ns]
             if due:
                 await asyncio.gather(*(self._renew(found) for found in due))
                 continue
-            wait_ns = min((found.due_ns() for found in self.sets.values()), default=now_ns + SECOND) - now_ns
-            timer = loop.call_later(wait_ns / SECOND, self._wake.set)
+            next_ns = min((found.due_ns() for found in resting), default=now_ns + SPACING_NS)
+            timer = loop.call_later((next_ns - now_ns) / SECOND, self._wake.set)
             try:
                 await self._wake.wait()
             finally:
                 timer.cancel()
 
     async def _renew(self, found: KeySet) -> None:
-        self._taken(found, *await asyncio.to_thread(_attempt, found.source, self._now_ns))
+        found.fetching = True
+        try:
+            self._taken(found, *await asyncio.to_thread(_attempt, found.source, self._now_ns))
+        finally:
+            found.fetching = False
 
     def _taken(self, found: KeySet, keys: tuple[SigningKey, ...], problem: str) -> None:
-        before = [(key.kid, key.kind, key.alg, key.public) for key in found.keys]
         if problem:
             found.failed(problem, self._now_ns())
         else:
             found.renewed(keys, self._now_ns())
-        if before and before != [(key.kid, key.kind, key.alg, key.public) for key in found.keys]:
-            self.changed()
 
 
 def _attempt(source: str, now_ns: Callable[[], int]) -> tuple[tuple[SigningKey, ...], str]:
