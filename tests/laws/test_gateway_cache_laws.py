@@ -317,3 +317,36 @@ def test_a_tenant_within_an_equal_share_loses_nothing_to_a_flood():
     assert cache.held()["quiet"][0] == 200
     assert cache.held()["loud"][0] > 200
     check_books(cache)
+
+
+def test_a_rollback_leaves_unreachable_exactly_what_no_longer_answers():
+    """Before, canary, back: each version's answers are found while it answers, and only then; a re-made one has none."""
+    house = House(ResponseCache(kind="exact", tools=True))
+    people = [(tenant, f"u{i}", "", "", "") for tenant in ("a", "b") for i in range(30)]
+    question = next(i for i, (endpoint, _) in enumerate(QUESTIONS) if endpoint == "/v1/completions")
+
+    def ask():
+        return {house.request(0, question, 0, "llama", who) for who in people}
+
+    for artefacts, share, labels in (
+        (
+            ("v1", "v2"),
+            0.0,
+            {"kept_primary_miss", "hit"},
+        ),  # the first of each tenant asks, the others find it
+        (("v1", "v2"), 0.0, {"hit"}),
+        (("v1", "v2"), 1.0, {"kept_primary_miss", "hit"}),
+        (("v1", "v2"), 0.0, {"hit"}),  # rolled back: all of the old answers are there, none of the canary's
+        (("v1", "v2"), 1.0, {"hit"}),
+        (("v1", "v3"), 1.0, {"kept_primary_miss", "hit"}),  # another canary under the same names
+        (("v3", "v1"), 0.0, {"kept_primary_miss", "hit"}),  # an artefact of another name is another one
+        (("v1", "v2"), 0.0, {"hit"}),
+    ):
+        house.turn_to(release(share, artefacts=artefacts, hinted=()), everyone())
+        assert ask() == labels, (artefacts, share)
+    told = house.caches[0].cache
+    before = len(told)
+    stable = house.assigners[0].assign("llama", "a", "u0").target.artefact
+    assert told.purge(artefact=stable) == 2
+    assert len(told) == before - 2
+    assert ask() == {"kept_primary_miss", "hit"}
