@@ -10,6 +10,7 @@ import uvloop
 
 from sits.core.fleet import Fleet, OpenAIEngine, Policies
 from sits.core.fleet import Gateway as GatewayConfig
+from sits.core.fleet_access import Access
 from sits.engine.openai import OpenAIEngine as Engine
 from sits.gateway.pipeline import Gateway
 from sits.gateway.server import Server
@@ -179,9 +180,10 @@ class Rows(list):
 class House:
     """A gateway server in front of upstreams, on real sockets."""
 
-    def __init__(self, *scripts, policy=None, first_byte_timeout=PATIENCE_S * 10**9, **gateway):
+    def __init__(self, *scripts, policy=None, access=None, first_byte_timeout=PATIENCE_S * 10**9, **gateway):
         self.scripts = scripts or (None,)
         self.policy = policy or Policies()
+        self.access = access or Access()
         self.timeout = first_byte_timeout
         self.config = GatewayConfig(listen="127.0.0.1:0", **{"drain_timeout": 10**9, **gateway})
 
@@ -191,6 +193,7 @@ class House:
         fleet = Fleet(
             name="t",
             gateway=self.config,
+            access=self.access,
             policy=self.policy,
             engines=tuple(OpenAIEngine(name=name, models=("m",), adapters=("lora-x",)) for name in names),
         )

@@ -31,6 +31,7 @@ CLOSES = b"\r\nconnection: close\r\n\r\n"
 """The two ends of an answer's head."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _STATUS_LINES = {code: b"HTTP/1.1 %d %s\r\n" % (code, reason) for code, reason in REASONS.items()}
+_STATUS_LINES[401] += b"www-authenticate: Bearer\r\n"  # a 401 names the scheme it wants (RFC 9110, 11.6.1)
 LENGTH_DIGITS = 18
 _BODYLESS = (b"GET", b"HEAD", b"DELETE", b"OPTIONS")
 _WITH_BODY = (b"POST", b"PUT", b"PATCH")
