@@ -78,7 +78,7 @@ def _run(args: argparse.Namespace) -> dict:
     }
     _costs(args, run, peers, homes, phases)
     if args.full:
-        for peer in peers:
+        for peer in [peer for peer in peers if not peer.variant]:
             run["behaviours"][peer.name] = behave(peer, homes[peer.name], {case.name for case in CASES})
             _keep(args, run)
     return run

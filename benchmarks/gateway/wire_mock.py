@@ -51,7 +51,7 @@ class Mock:
         self.server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, limit=2**26)
 
     async def shut(self) -> None:
-        """Close the port and every connection."""
+        """Close the port and every connection; a hung answer is cancelled with its connection's task."""
         self.server.close()
         for writer in list(self.writers):
             writer.transport.abort()
@@ -59,7 +59,7 @@ class Mock:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writers.add(writer)
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while await self._one(reader, writer):
                 pass
         self.writers.discard(writer)
