@@ -96,6 +96,8 @@ def make(k: Knobs) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[s
         "preemptions": np.zeros(k.n, dtype=np.int64),
         "exactness": np.array(["3" * POINT_COUNT] * k.n, dtype=object),
         "wall_ns": at[:, 0],
+        "prompt_hash": np.array([""] * k.n, dtype=object),
+        "abstraction_layer": np.array([""] * k.n, dtype=object),
     }
     outward = np.zeros(k.n) if k.outward_wait_ms is None else k.outward_wait_ms
     at[:, 17] += (outward * MS).astype(np.int64)

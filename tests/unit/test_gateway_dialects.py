@@ -1,6 +1,7 @@
 """Callers of either dialect before engines of either dialect, through the official clients, on real sockets."""
 
 import asyncio
+import hashlib
 import json
 
 import anthropic
@@ -20,6 +21,9 @@ from dialect_upstream import (
     openai_error,
 )
 from gateway_upstream import SSE_HEAD, answer, chunked, live, post, says, until
+
+from sits import __version__
+from sits.gateway.endpoints import PROMPT_HASH_BYTES, prompt_hash
 
 from dialects import unfit_messages
 
@@ -257,6 +261,34 @@ async def test_an_engine_that_speaks_both_is_asked_in_the_callers_dialect():
         assert [hit.path for hit in gateway.vllm11.hits] == ["/v1/messages", "/v1/messages/count_tokens"]
         assert gateway.vllm11.hits[0].headers["authorization"] == "Bearer upstream-key"
         assert json.loads(gateway.vllm11.hits[0].body)["chat_template_kwargs"] == {"thinking": True}
+
+
+@live
+async def test_a_row_tells_the_layer_and_whose_prompt_was_the_same():
+    async with DialectHouse() as gateway, gateway.messages() as messages, gateway.chat() as chat:
+        for text in ("hi", "hi", "ho"):
+            said = [{"role": "user", "content": text}]
+            await messages.messages.create(model="claude", max_tokens=9, messages=said, system="be brief")
+        await chat.chat.completions.create(model="llama", messages=HI)
+        rows = await gateway.settled(4)
+        layers = [row["abstraction_layer"] for row in rows]
+        assert layers == [f"sits/{__version__} /v1/messages"] * 3 + [
+            f"sits/{__version__} /v1/chat/completions"
+        ]
+        first, second, third, other = (row["prompt_hash"] for row in rows)
+        assert first == second != third != other
+        told = b'"be brief"[{"role":"user","content":"hi"}]\nclaude'
+        assert first == hashlib.sha256(told).hexdigest()
+    async with DialectHouse(more=", prompt_hash: false") as gateway, gateway.messages() as messages:
+        await messages.messages.create(model="claude", max_tokens=9, messages=HI)
+        (row,) = await gateway.settled()
+        assert row["prompt_hash"] == ""
+
+
+def test_a_prompt_that_would_take_everybodys_time_is_not_hashed():
+    assert prompt_hash("m", b"x" * PROMPT_HASH_BYTES)
+    assert prompt_hash("m", b"x" * (PROMPT_HASH_BYTES + 1)) == ""
+    assert prompt_hash("m", b"xy") != prompt_hash("n", b"xy") != prompt_hash("n", b"x")
 
 
 # -- what cannot be said, and what is not served -----------------------------------------------------------------

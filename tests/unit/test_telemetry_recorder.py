@@ -44,6 +44,8 @@ def put(recorder, name="r", timeline=None, **more):
         "output_tokens": 3,
         "cached_tokens": 0,
         "preemptions": 1,
+        "prompt_hash": "ab12",
+        "abstraction_layer": "sits/0 /v1/messages",
     } | more
     return recorder.record(**row, timeline=timeline or Timeline())
 
@@ -73,6 +75,8 @@ def test_a_row_comes_back_with_every_column_in_its_type():
         "preemptions": [1],
         "exactness": ["3" + "0" * 16 + "200"],
         "wall_ns": [100 + 10**12],
+        "prompt_hash": ["ab12"],
+        "abstraction_layer": ["sits/0 /v1/messages"],
     }
     assert [got[name][0] for name in NAMES] == [100, *[0] * 16, 900, 0, 0]
     assert got["api_recv"].dtype == np.int64

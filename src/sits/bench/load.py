@@ -134,6 +134,8 @@ class Load(msgspec.Struct, frozen=True):
                 output_tokens=call.output_tokens,
                 cached_tokens=usage.cached,
                 preemptions=call.preemptions,
+                prompt_hash=call.request.prompt_hash,
+                abstraction_layer="",
                 timeline=call.timeline,
             )
         return recorder.drain()

@@ -18,6 +18,7 @@ class Request(msgspec.Struct, kw_only=True):
         prompt_tokens: known or estimated prompt length, tokens.
         output_tokens_max: the caller's limit, tokens.
         prefix: identity of that shared prefix; empty = none.
+        prompt_hash: SHA-256 of the prompt and of whose template it is, hexadecimal; empty when not wanted.
         arrival_ns: first byte, monotonic ns.
         deadline_ns: answer useless after this, monotonic ns; 0 = none.
         dialect_headers: header lines of the caller's dialect that its engine has to see, each with its line end.
@@ -35,6 +36,7 @@ class Request(msgspec.Struct, kw_only=True):
     prompt_tokens: int = 0
     output_tokens_max: int = 0
     prefix: str = ""
+    prompt_hash: str = ""
     arrival_ns: int = 0
     deadline_ns: int = 0
     traceparent: str = ""

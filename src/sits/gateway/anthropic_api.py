@@ -70,23 +70,32 @@ def parse_messages(body: bytes) -> Parsed:
     read: _Messages = decode(_MESSAGES, body)
     messages = given(read.messages, "messages", b"[", "a list of at least one message")
     system = bytes(read.system)
+    tools = bytes(read.tools)
     begins = system[:PREFIX_BYTES] + messages[: max(0, PREFIX_BYTES - len(system))]
     return Parsed(
         model=read.model,
         stream=bool(read.stream),
         user=_user(read),
-        prompt_tokens=tokens_of(len(system) + len(bytes(read.tools)) + len(messages)),
+        prompt_tokens=tokens_of(len(system) + len(tools) + len(messages)),
         output_tokens_max=read.max_tokens,
         prefix=begins if len(begins) == PREFIX_BYTES else b"",
+        prompt=b"".join((system, tools, messages)),
     )
 
 
 def parse_count(body: bytes) -> Parsed:
     """`/v1/messages/count_tokens`: never streams, generates nothing.  Raises as `parse_messages`."""
     read: _Counted = decode(_COUNTED, body)
-    given(read.messages, "messages", b"[", "a list of at least one message")
+    messages = given(read.messages, "messages", b"[", "a list of at least one message")
+    prompt = b"".join((bytes(read.system), bytes(read.tools), messages))
     return Parsed(
-        model=read.model, stream=False, user=_user(read), prompt_tokens=1, output_tokens_max=1, prefix=b""
+        model=read.model,
+        stream=False,
+        user=_user(read),
+        prompt_tokens=1,
+        output_tokens_max=1,
+        prefix=b"",
+        prompt=prompt,
     )
 
 

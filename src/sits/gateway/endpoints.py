@@ -6,14 +6,23 @@ mid-stream an event; both have the shape of the caller's dialect, for its SDK re
 Deliberately absent: the dialects themselves (openai_api, anthropic_api).
 """
 
+from hashlib import sha256
+
 import orjson
 
+from sits import __version__
 from sits.core.errors import SitsError
 from sits.core.request import Request
 from sits.gateway import anthropic_api, openai_api
 
 PARSERS = openai_api.PARSERS | anthropic_api.PARSERS
 """Endpoint -> parser; the endpoints a request can be forwarded to."""
+
+LAYERS = {path.decode(): f"sits/{__version__} {path.decode()}" for path in PARSERS}
+"""Endpoint -> what stood between caller and engine, for the record: our version, and the dialect that was spoken to it."""
+
+PROMPT_HASH_BYTES = 2**20
+"""Prompts beyond are not hashed: a millisecond for each megabyte would be everybody's."""
 
 ANTHROPIC = frozenset(anthropic_api.PARSERS)
 _ANTHROPIC_NAMES = frozenset(path.decode() for path in ANTHROPIC)
@@ -23,6 +32,19 @@ ELSEWHERE = {
     " /v1/chat/completions or /v1/messages",
 }
 """Paths of the dialects that are not served, and what to use instead."""
+
+
+def prompt_hash(model: str, prompt: bytes | memoryview) -> str:
+    """SHA-256 of the prompt's JSON and of whose template renders it, the model's; empty for what is too long.
+
+    >>> prompt_hash("m", b'[{"role":"user","content":"hi"}]')[:16]
+    '36802154f29683d1'
+    """
+    if len(prompt) > PROMPT_HASH_BYTES:
+        return ""
+    hashed = sha256(prompt)
+    hashed.update(b"\n" + model.encode())
+    return hashed.hexdigest()
 
 
 def hint(path: bytes) -> str:

@@ -69,6 +69,8 @@ class Recorder(Protocol):
         output_tokens: int,
         cached_tokens: int,
         preemptions: int,
+        prompt_hash: str,
+        abstraction_layer: str,
         timeline: Timeline,
     ) -> object:
         """Keep one row of the table `requests`; what it returns is nobody's business."""

@@ -58,7 +58,7 @@ class _Embedding(Body):
 
 
 class Parsed(msgspec.Struct):
-    """What a body says, in the gateway's words."""
+    """What a body says, in the gateway's words; `prompt` is JSON as it came."""
 
     model: str
     stream: bool
@@ -66,6 +66,7 @@ class Parsed(msgspec.Struct):
     prompt_tokens: int
     output_tokens_max: int
     prefix: bytes
+    prompt: bytes | memoryview
 
 
 _CHAT = msgspec.json.Decoder(_Chat)
@@ -185,4 +186,5 @@ def _parsed(read: Body, prompt: memoryview, output_tokens_max: int) -> Parsed:
         prompt_tokens=tokens_of(len(prompt)),
         output_tokens_max=output_tokens_max,
         prefix=bytes(prompt[:PREFIX_BYTES]) if len(prompt) >= PREFIX_BYTES else b"",
+        prompt=prompt,
     )

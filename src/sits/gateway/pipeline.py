@@ -46,7 +46,7 @@ from sits.core.request import Chunk, Request
 from sits.core.timeline import Timeline
 from sits.core.units import MS, SECOND
 from sits.gateway.access import ACTIONS, Access
-from sits.gateway.endpoints import error_of, event_of
+from sits.gateway.endpoints import LAYERS, error_of, event_of
 from sits.gateway.exchange import CLIENT_LEFT, OUTCOMES, Cpu, Exchange, NoRecorder, Recorder, Sink
 from sits.gateway.holding import Holder
 from sits.gateway.metrics import Metrics, Vitals, engine_label, engine_vitals
@@ -431,6 +431,8 @@ class Gateway:
             exchange.output_tokens,
             exchange.cached_tokens,
             exchange.preemptions,
+            request.prompt_hash,
+            LAYERS.get(request.endpoint, ""),
             timeline,
         )
 

@@ -30,7 +30,7 @@ from sits.core.units import SECOND
 from sits.gateway.anthropic_api import forwarded
 from sits.gateway.anthropic_api import models_page as anthropic_models_page
 from sits.gateway.connection import Connection, HttpSink
-from sits.gateway.endpoints import ANTHROPIC, PARSERS, hint
+from sits.gateway.endpoints import ANTHROPIC, PARSERS, hint, prompt_hash
 from sits.gateway.exchange import Exchange
 from sits.gateway.http import (
     Incoming,
@@ -133,6 +133,7 @@ class Server:
         name = gateway.generation
         self.stamp = b"\r\nx-sits-generation: %b" % name.encode() if name else b""
         self._prefixes = fleet.policy.route.prefix_affinity > 0
+        self._hashes = fleet.gateway.prompt_hash
 
     @property
     def gateways(self) -> tuple[Gateway, ...]:
@@ -282,6 +283,7 @@ class Server:
             prompt_tokens=parsed.prompt_tokens,
             output_tokens_max=parsed.output_tokens_max,
             prefix=prefix,
+            prompt_hash=prompt_hash(parsed.model, parsed.prompt) if self._hashes else "",
             arrival_ns=incoming.recv_ns,
             deadline_ns=0 if within is None else incoming.recv_ns + _deadline_ns(within),
             traceparent=continued(headers.get(b"traceparent"), request_id),

@@ -38,6 +38,8 @@ LABELS = (
     "output_tokens",
     "cached_tokens",
     "preemptions",
+    "prompt_hash",
+    "abstraction_layer",
 )
 """What a row begins with, in this order: columns of table `requests`.  After them come the times and their exactness."""
 
@@ -82,6 +84,8 @@ class Recorder:
         output_tokens: int,
         cached_tokens: int,
         preemptions: int,
+        prompt_hash: str,
+        abstraction_layer: str,
         timeline: Timeline,
     ) -> bool:
         """Store one finished request; False when there was no room and the row was dropped.
@@ -108,6 +112,8 @@ class Recorder:
                 output_tokens,
                 cached_tokens,
                 preemptions,
+                prompt_hash,
+                abstraction_layer,
                 timeline.at.tobytes(),
                 timeline.how,
             )

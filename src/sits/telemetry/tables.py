@@ -30,6 +30,7 @@ REQUESTS: Mapping[str, str] = {
     **dict.fromkeys(NAMES, _LONG),
     "exactness": _TEXT,
     "wall_ns": _LONG,
+    **dict.fromkeys(("prompt_hash", "abstraction_layer"), _TEXT),
 }
 
 STEPS: Mapping[str, str] = {
