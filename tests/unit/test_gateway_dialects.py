@@ -22,10 +22,9 @@ from dialect_upstream import (
 )
 from gateway_upstream import SSE_HEAD, answer, chunked, live, post, says, until
 
+from dialects import unfit_messages
 from sits import __version__
 from sits.gateway.endpoints import PROMPT_HASH_BYTES, prompt_hash
-
-from dialects import unfit_messages
 
 HI = [{"role": "user", "content": "What's the weather?"}]
 A_TOOLS = [{"name": n, "input_schema": {"type": "object", "properties": {}}} for n in ("weather", "clock")]
