@@ -52,7 +52,8 @@ _TAIL = msgspec.json.Decoder(_Tail)
 class StreamReader:
     """Follows one stream.
 
-    `done`: the end was seen (`[DONE]`); `problem`: (code, text) of what went wrong, None while all is well.
+    `done`: the end was seen (`[DONE]`); `problem`: (code, text) of what went wrong, None while all is well; `marker`: while
+    not empty, one event of one line that contains it is one token, and need not be read.
     """
 
     def __init__(self, status: int, content_type: bytes) -> None:
@@ -62,23 +63,16 @@ class StreamReader:
         self._first: Chunk | None = Chunk(status=status, content_type=content_type)
         self._flowing = False
         self._calm = _CALM[0]
+        self.marker = b""
 
     def take(self, data: bytes) -> Chunk | None:
         """The chunk of whole events that `data` completes, None when it completes none."""
-        if (
-            self._flowing
-            and data.find(b"\n") == len(data) - 2
-            and data.startswith(b"data:")
-            and data.endswith(b"\n\n")
-            and self._calm in data
-            and not self._splitter.holds
-        ):
-            return Chunk(data, 1)  # one event of one line, as engines send them
         try:
             block = self._splitter.feed(data)
         except EventTooLongError as error:
             self.problem = ("engine_garbage", f"sent {error}")
             return None
+        self.marker = self._calm if self._flowing and not self._splitter.holds else b""
         if not block:
             return None
         if self._flowing:

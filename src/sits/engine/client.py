@@ -116,8 +116,8 @@ class Connection(asyncio.Protocol):
         self._since_ns = 0
         self._lost: ClosedError | None = None
         self._reading = True
-        self._pieces: list[bytes] = []
-        self._buffered = 0
+        self.pieces: list[bytes] = []
+        self._buffered = self._bodiless = 0
         self._ended = True
         self._large = False
         self.free = True
@@ -140,8 +140,8 @@ class Connection(asyncio.Protocol):
         self.free = self.touched = self._ended = self.headed = self._framed = self._large = False
         self.status = self._bodiless = 0
         self.content_type = self.coding = self.retry_after = b""
-        if self._pieces:
-            self._pieces = []
+        if self.pieces:
+            self.pieces = []
         silence = self._silence
         silence.watched.add(self)
         if silence.timer is None:
@@ -167,12 +167,12 @@ class Connection(asyncio.Protocol):
 
     def taken(self) -> bytes:
         """The bytes of the body that are here, empty when none are."""
-        pieces = self._pieces
+        pieces = self.pieces
         if not pieces:
             return b""
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
-        self._buffered = 0
+        self._buffered = self._bodiless = 0
         if not self._reading:
             self._reading = True
             self._transport.resume_reading()
@@ -184,7 +184,7 @@ class Connection(asyncio.Protocol):
 
     async def read(self) -> bytes:
         """The next bytes of the body; empty at its end.  Raises ClosedError, TimeoutError."""
-        while not self._pieces:
+        while not self.pieces:
             if self._ended:
                 return b""
             await self.arrival()
@@ -197,7 +197,7 @@ class Connection(asyncio.Protocol):
             Whatever `wake` is given; TimeoutError.
 
         """
-        if self._pieces or self._ended or self._lost is not None:
+        if self.pieces or self._ended or self._lost is not None:
             return
         self._pump = pump
         try:
@@ -252,7 +252,7 @@ class Connection(asyncio.Protocol):
             return
         if self._ended:
             self._waiter.wake()
-        elif self._pump is not None and self._pieces:
+        elif self._pump is not None and self.pieces:
             self._since_ns = self._silence.now_ns
             self._pump()
         else:
@@ -260,7 +260,11 @@ class Connection(asyncio.Protocol):
 
     def _arrived(self, size: int) -> None:
         """Bytes came that nobody takes at once: bound what waits, tell who waits."""
-        self._bodiless += size
+        if self.pieces:
+            self._bodiless = 0
+            self._buffered += size
+        else:
+            self._bodiless += size
         if self._bodiless > HEAD_BYTES_MAX + size:
             self._lose(ClosedError(f"it sent over {HEAD_BYTES_MAX} bytes without a body", garbage=True))
             self._transport.abort()
@@ -327,9 +331,7 @@ class Connection(asyncio.Protocol):
         """A piece of the body."""
         if self._ended:
             return
-        self._pieces.append(data)
-        self._buffered += len(data)
-        self._bodiless = 0
+        self.pieces.append(data)
 
     def on_message_complete(self) -> None:
         """The answer is whole."""

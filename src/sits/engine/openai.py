@@ -149,7 +149,6 @@ class OpenAIEngine:
                     or len(connection.content_type) > HEADER_BYTES
                 ):
                     self._refuse(connection)
-                return connection
             except BaseException as error:
                 connection.abort()
                 if isinstance(error, ClosedError) and kept and not connection.touched:
@@ -157,6 +156,8 @@ class OpenAIEngine:
                 if isinstance(error, ClosedError | TimeoutError):
                     raise self.broken(error, "gave no answer") from None
                 raise
+            else:
+                return connection
 
     def head_of(self, method: str, path: str, length: int) -> bytes:
         """The head of a message that is no request of a caller's: a listing, a load."""
@@ -252,6 +253,7 @@ class OpenAIEngine:
 
 
 Give = Callable[[Chunk], Awaitable[None] | None]
+GiveTokens = Callable[[bytes, int], Awaitable[None] | None]
 
 
 class _Answer:
@@ -305,23 +307,37 @@ class _Answer:
             raise self._engine.failed(*reader.problem)
         raise StopAsyncIteration
 
-    async def push(self, give: Give) -> None:
-        """Hand every chunk to `give` the moment it comes, inside the call that brings its bytes; wait where `give` says so."""
+    async def push(self, give: Give, tokens: GiveTokens | None = None) -> None:
+        """Hand every chunk to `give` the moment it comes, inside the call that brings its bytes; wait where `give` says so.
+
+        `tokens(data, count)`, when there is one, gets those that are nothing but tokens, which are nearly all of a stream.
+        """
         blocked: Awaitable[None] | None = None
 
         def pump() -> None:
             nonlocal blocked
-            assert self._connection is not None
-            assert self._reader is not None
+            pieces = connection.pieces
+            data, marker = pieces[0], reader.marker
             try:
-                chunk = self._reader.take(self._connection.taken())
-                if chunk is not None:
-                    blocked = give(chunk)
+                if (
+                    marker
+                    and tokens is not None
+                    and marker in data
+                    and data[-2:] == b"\n\n"
+                    and b"\n" not in data[:-2]
+                    and len(pieces) == 1
+                ):
+                    del pieces[0]
+                    blocked = tokens(data, 1)
+                else:
+                    chunk = reader.take(connection.taken())
+                    if chunk is not None:
+                        blocked = give(chunk)
             except Exception as error:  # noqa: BLE001  (raised where the answer is awaited)
-                self._connection.wake(error)
+                connection.wake(error)
                 return
-            if blocked is not None or self._reader.problem is not None:
-                self._connection.wake()
+            if blocked is not None or reader.problem is not None:
+                connection.wake()
 
         try:
             chunk = await (self._first() if self._connection is None else self.__anext__())
@@ -334,7 +350,8 @@ class _Answer:
                     return
                 if self._reader is not None and self._reader.problem is None:
                     assert self._connection is not None
-                    await self._connection.flow(pump)
+                    reader, connection = self._reader, self._connection
+                    await connection.flow(pump)
                     while blocked is not None:
                         waiting, blocked = blocked, None
                         await waiting

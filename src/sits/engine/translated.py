@@ -35,6 +35,7 @@ class Reader(Protocol):
 
     done: bool
     problem: tuple[str, str] | None
+    marker: bytes
 
     def take(self, data: bytes) -> Chunk | None:
         """The chunk of whole events that `data` completes, None when it completes none."""
@@ -88,6 +89,8 @@ class Translation:
 
 class TranslatedReader:
     """Follows a stream of the engine's dialect, and gives chunks of the caller's."""
+
+    marker = b""
 
     def __init__(self, reader: Reader, translator: Translator) -> None:
         self.done = False

@@ -33,6 +33,7 @@ from sits.gateway.http import (
     HttpReader,
     Incoming,
     ProtocolError,
+    chunk_size,
     error_answer,
     head,
     status_line,
@@ -90,13 +91,14 @@ class HttpSink:
         if not self._streaming:
             self._parts.append(data)
             return None
-        if not data:  # an empty chunk would end the body
-            return None
-        piece = b"%x\r\n%b\r\n" % (len(data), data) if self.chunked else data
+        if self.chunked:
+            if not data:  # an empty chunk would end the body
+                return None
+            data = b"".join((chunk_size(len(data)), data, b"\r\n"))
         if self._parts:
-            piece = self._parts.pop() + piece
+            data = self._parts.pop() + data
         connection = self._connection
-        connection.transport.write(piece)
+        connection.transport.write(data)
         return connection.paused
 
     def finish(self) -> "asyncio.Future[None] | None":

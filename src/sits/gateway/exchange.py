@@ -134,6 +134,7 @@ class Exchange(msgspec.Struct):
     output_tokens: int = 0
     cached_tokens: int = 0
     preemptions: int = 0
+    stall_ns: int = 0
 
     def end(self, outcome: str, status: int, detail: str = "") -> None:
         """Set the outcome; the first one stands."""

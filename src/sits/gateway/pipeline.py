@@ -441,19 +441,21 @@ async def _relay(gateway: Gateway, exchange: Exchange) -> None:
     """Pass the engine's chunks on, and mark the first token (of a stream) and the last."""
     assert exchange.replica is not None
     now_ns, timeline, write = gateway.world.now_ns, exchange.timeline, exchange.sink.write
-    tokens = last_ns = 0
+    tokens = last_ns = stall_ns = 0
     usage, copy = None, copier_of(gateway.cached, exchange)
 
     def give(chunk: Chunk) -> Awaitable[None] | None:
-        nonlocal tokens, last_ns, usage
+        nonlocal tokens, last_ns, stall_ns, usage
         if not exchange.started:
             _start(gateway, exchange, chunk)
         waiting = write(chunk.data) if chunk.data else None
         if copy is not None:
             copy(chunk.data)
         if chunk.tokens:
-            last_ns = now_ns()
-            if not tokens and exchange.streaming:
+            before_ns, last_ns = last_ns, now_ns()
+            if tokens:
+                stall_ns = max(stall_ns, last_ns - before_ns)
+            elif exchange.streaming:
                 timeline.mark(FIRST_TOKEN, last_ns)
             tokens += chunk.tokens
         if chunk.last:
@@ -463,16 +465,26 @@ async def _relay(gateway: Gateway, exchange: Exchange) -> None:
             usage = chunk.usage
         return waiting
 
+    def give_tokens(data: bytes, count: int) -> Awaitable[None] | None:
+        """The same for chunks in mid-stream that are nothing but tokens."""
+        nonlocal tokens, last_ns, stall_ns
+        before_ns, last_ns = last_ns, now_ns()
+        if last_ns - before_ns > stall_ns:  # noqa: PLR1730  (`max` costs a call)
+            stall_ns = last_ns - before_ns
+        tokens += count
+        return write(data)
+
     stream = gateway.engines[exchange.replica.id].generate(exchange.request, timeline)
     try:
         push = getattr(stream, "push", None)
         if push is not None:
-            await push(give)
+            await push(give, give_tokens if copy is None else None)
         else:
             await _pull(stream, give)
     finally:
         if last_ns:
             timeline.at[LAST_TOKEN], timeline.how[LAST_TOKEN] = last_ns, MEASURED
+        exchange.stall_ns = stall_ns
         exchange.spent(tokens, usage)
     if not exchange.started:
         raise EngineError(f"engine {exchange.replica.id!r} ended without an answer", code="engine_died")

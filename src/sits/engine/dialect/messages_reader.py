@@ -42,6 +42,8 @@ class MessagesReader:
     `done`: the end was seen; `problem`: (code, text) of what went wrong, None while all is well.
     """
 
+    marker = b""
+
     def __init__(self, status: int, content_type: bytes) -> None:
         self.done = False
         self.problem: tuple[str, str] | None = None
