@@ -92,6 +92,29 @@ def events(block: bytes) -> list[bytes]:
     return found
 
 
+def contents(block: bytes) -> list[bytes | None]:
+    r"""What the events of a block say: their data, None for a comment; events without either are left out.
+
+    >>> contents(b"event: x\ndata: a\n\n: ping\n\ndata: b\ndata: c\n\n\n\n")
+    [b'a', None, b'b\nc']
+    """
+    if b"\r" in block:
+        found = [(event, data_of(event)) for event in events(block)]
+        return [data for event, data in found if data is not None or event.startswith(b":")]
+    told: list[bytes | None] = []
+    for event in block.split(b"\n\n"):
+        end = event.find(b"\n")
+        if end < 0 and event[:6] == b"data: ":
+            told.append(event[6:])
+        elif event[end : end + 7] == b"\ndata: " and event[:6] == b"event:" and event.find(b"\n", end + 7) < 0:
+            told.append(event[end + 7 :])
+        else:
+            data = data_of(event)
+            if data is not None or event.startswith(b":"):
+                told.append(data)
+    return told
+
+
 def data_of(event: bytes) -> bytes | None:
     r"""The data of one event: its data lines joined by LF; None when it has none (a comment).
 

@@ -25,7 +25,7 @@ from sits.engine.answer import error_text
 from sits.engine.dialect.ending import stop_of
 from sits.engine.dialect.reading import AnswerError, decoded
 from sits.engine.dialect.usage import ChatUsage, messages_usage
-from sits.engine.sse import SseSplitter, data_of, events
+from sits.engine.sse import SseSplitter, contents
 
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 _STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
@@ -178,12 +178,11 @@ class MessageStream:
             AnswerError: a chunk that cannot be read, or said in Anthropic's dialect.
 
         """
-        return b"".join(map(self._translate, events(self._splitter.feed(data))))
+        return b"".join(map(self._translate, contents(self._splitter.feed(data))))
 
-    def _translate(self, event: bytes) -> bytes:
-        data = data_of(event)
+    def _translate(self, data: bytes | None) -> bytes:
         if data is None:
-            return _PING if event.startswith(b":") and self._id is not None else b""
+            return _PING if self._id is not None else b""
         if data == b"[DONE]":
             return self._finish()
         told: Completion = decoded(_completion, data)

@@ -24,7 +24,7 @@ from sits.engine.dialect.chat import Raw
 from sits.engine.dialect.ending import Ending, ending_of
 from sits.engine.dialect.reading import decoded
 from sits.engine.dialect.usage import MessagesUsage, chat_usage
-from sits.engine.sse import SseSplitter, data_of, events
+from sits.engine.sse import SseSplitter, contents
 
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
@@ -237,15 +237,17 @@ class CompletionStream:
             AnswerError: an event that cannot be read, or said in OpenAI's dialect.
 
         """
-        return b"".join(map(self._translate, events(self._splitter.feed(data))))
+        return b"".join(map(self._translate, contents(self._splitter.feed(data))))
 
-    def _translate(self, event: bytes) -> bytes:
-        data = data_of(event)
+    def _translate(self, data: bytes | None) -> bytes:
         if data is None:
-            return event if event.startswith(b":") else b""
-        if decoded(_kind, data).type not in _EVENTS:
-            return b""
-        told: Event = decoded(_event, data)
+            return PING
+        try:
+            told = _event(data)
+        except msgspec.DecodeError:
+            if decoded(_kind, data).type not in _EVENTS:
+                return b""
+            told = decoded(_event, data)
         if isinstance(told, BlockDelta):
             return self._delta(told)
         if isinstance(told, BlockStart):
