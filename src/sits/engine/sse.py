@@ -106,7 +106,9 @@ def contents(block: bytes) -> list[bytes | None]:
         end = event.find(b"\n")
         if end < 0 and event[:6] == b"data: ":
             told.append(event[6:])
-        elif event[end : end + 7] == b"\ndata: " and event[:6] == b"event:" and event.find(b"\n", end + 7) < 0:
+        elif (
+            event[end : end + 7] == b"\ndata: " and event[:6] == b"event:" and event.find(b"\n", end + 7) < 0
+        ):
             told.append(event[end + 7 :])
         else:
             data = data_of(event)
