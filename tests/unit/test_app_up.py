@@ -2,17 +2,16 @@
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
 
 import openai
 import pytest
 
+from app_processes import serving, sitsctl
 from sits.telemetry.store import DuckStore
 
 FLEET = """\
@@ -32,44 +31,6 @@ engines:
   - {{kind: openai, name: gone, url: "{url}", models: [m]}}
 """
 HELLO = [{"role": "user", "content": "hello"}]
-
-
-def sitsctl(*arguments):
-    return [sys.executable, "-m", "sits.app.cli", *map(str, arguments)]
-
-
-class Up:
-    """A running `sitsctl up`; `said` is what it wrote to stderr."""
-
-    def __init__(self, file):
-        self.process = subprocess.Popen(sitsctl("up", file), stderr=subprocess.PIPE, text=True)
-        self.said = [self.process.stderr.readline()]
-        found = re.search(r"http://127\.0\.0\.1:\d+", self.said[0])
-        assert found, self.said[0] + self.process.stderr.read()
-        self.url = found.group()
-        self.sdk = openai.OpenAI(base_url=f"{self.url}/v1", api_key="any", max_retries=0, timeout=60)
-
-    def tell(self, number):
-        self.process.send_signal(number)
-
-    def end(self):
-        self.said += self.process.stderr.readlines()
-        return self.process.wait(60)
-
-
-@contextmanager
-def serving(tmp_path, text, **more):
-    file = tmp_path / "fleet.yaml"
-    file.write_text(text.format(store=tmp_path / "store", **more))
-    up = Up(file)
-    try:
-        yield up
-    finally:
-        up.sdk.close()
-        if up.process.poll() is None:
-            up.process.kill()
-            up.process.wait()
-        up.process.stderr.close()
 
 
 def listens(url):
@@ -134,11 +95,11 @@ def test_the_official_sdk_and_then_why(tmp_path):
         *_, last = stream
         assert last.choices[0].finish_reason == "stop"
         assert up.end() == 0
-        assert up.said[-1].startswith("drained; 4 answered, 0 records dropped")
+        assert up.said[-1].startswith("drained; 5 answered, 0 records dropped")
         assert len(up.said) == 2
 
     rows = requests_of(tmp_path / "store")
-    assert sorted(rows["outcome"]) == ["completed"] * 4 + ["refused"] * 4
+    assert sorted(rows["outcome"]) == ["completed"] * 5 + ["refused"] * 3
     done = subprocess.run(
         sitsctl("why", "--since", "15m", "--store", tmp_path / "store", "--json"),
         capture_output=True,
@@ -148,8 +109,8 @@ def test_the_official_sdk_and_then_why(tmp_path):
     report = json.loads(done.stdout)
     assert done.returncode in (0, 1), done.stderr
     assert report["before"]["account"]["offered"] == 8
-    assert report["before"]["account"]["completed"] == 4
-    assert report["before"]["latency"]["n"] == 2, "two of four were streamed"
+    assert report["before"]["account"]["completed"] == 5
+    assert report["before"]["latency"]["n"] == 2, "two of five were streamed"
     assert (report["objective_metric"], report["verified"], done.returncode) == ("ttft", None, 1)
 
 

@@ -1,13 +1,12 @@
 """The notice a running gateway keeps in its store: who it is, which file it serves, what became of the last reload.
 
-Rules: the file is locked (flock) as long as the gateway lives, so a notice that can be locked is that of a dead one, whatever it says and
-whoever has its process number now.  It is written in place, so a reader may see half of it and looks again.
+Rules: beside it lies a file that is locked (flock) as long as the gateway lives, so a notice whose lock can be had is that of a dead one,
+whatever it says and whoever has its process number now.  It is replaced as a whole, so a reader sees the old one or the new one.
 
 Deliberately absent: telling a gateway anything; that is what signals are for.
 """
 
 import fcntl
-import os
 from pathlib import Path
 
 import msgspec
@@ -16,9 +15,16 @@ from sits.core.errors import UnknownError
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """What it says.  `reloads` counts by result, `problems` are those of the last file that was refused."""
+    """What it says.
+
+    Attributes:
+        pid: of the supervisor, who takes signals; processes: of the others, by name.
+        reloads: counts by result; problems: of the last file that was refused.
+
+    """
 
     pid: int
+    processes: dict[str, int]
     file: str
     address: str
     generation: int
@@ -32,23 +38,23 @@ class Board:
 
     def __init__(self, store: Path, port: str) -> None:
         self.path = store / f"gateway-{port}.json"
-        self._file = self.path.open("a+b")
-        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._lock = self.path.with_suffix(".lock").open("wb")
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def put(self, notice: Notice) -> None:
         """Replace it."""
-        text = msgspec.json.format(msgspec.json.encode(notice), indent=1) + b"\n"
-        os.ftruncate(self._file.fileno(), 0)
-        self._file.write(text)
-        self._file.flush()
+        new = self.path.with_suffix(".new")
+        new.write_bytes(msgspec.json.format(msgspec.json.encode(notice), indent=1) + b"\n")
+        new.rename(self.path)
 
     def close(self) -> None:
         """Hold it no longer."""
-        self._file.close()
+        self._lock.close()
 
     def take_down(self) -> None:
         """It is over."""
         self.path.unlink(missing_ok=True)
+        self.path.with_suffix(".lock").unlink(missing_ok=True)
         self.close()
 
 
@@ -73,14 +79,11 @@ def notice_of(store: Path, file: Path) -> Notice:
 
 
 def _alive(path: Path) -> Notice | None:
-    with path.open("rb") as opened:
-        try:
-            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            text = opened.read()
-        else:
-            return None
     try:
-        return msgspec.json.decode(text, type=Notice)
-    except msgspec.DecodeError:
+        with path.with_suffix(".lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return msgspec.json.decode(path.read_bytes(), type=Notice)
+    except FileNotFoundError:  # it has just ended
         return None
+    return None

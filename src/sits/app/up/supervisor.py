@@ -158,6 +158,7 @@ class Supervisor:
             if kind == "ready":
                 child.ready = True
                 if child.lives > 1:
+                    self._put_notice()
                     self.say(f"{child.name} works again (process {child.pid})")
                 self._all_ready()
                 self._serves(child, self.current.number)
@@ -179,8 +180,8 @@ class Supervisor:
             return
         self._serving.add(child)
         if number > 1 and len(self._serving) == len(self.workers):
-            self.say(f"generation {number} ({self.current.name}) serves")
             self._put_notice()
+            self.say(f"generation {number} ({self.current.name}) serves")
 
     # -- children ------------------------------------------------------------------------------------------------
 
@@ -274,16 +275,24 @@ class Supervisor:
             fleet = self.current.fleet
             count = len(self.workers)
             by = "" if count == 1 else f" with {count} workers"
+            self._put_notice()
             self.say(
                 f"{fleet.name}: serving {len(fleet.engines)} engines on http://{self._address}/v1{by}, "
                 f"recording to {Path(fleet.gateway.store)}; Ctrl-C drains"
             )
-            self._put_notice()
 
     def _put_notice(self) -> None:
-        name, number = self.current.name, self.current.number
-        file, reloads = str(self.path.resolve()), dict(self._reloads)
-        self._board.put(Notice(os.getpid(), file, self._address, number, name, reloads, self._problems))
+        notice = Notice(
+            pid=os.getpid(),
+            processes={child.name: child.pid for child in (self.keeper, *self.workers)},
+            file=str(self.path.resolve()),
+            address=self._address,
+            generation=self.current.number,
+            name=self.current.name,
+            reloads=dict(self._reloads),
+            problems=self._problems,
+        )
+        self._board.put(notice)
 
     # -- what it is told -----------------------------------------------------------------------------------------
 
