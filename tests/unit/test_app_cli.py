@@ -59,7 +59,9 @@ def called(monkeypatch):
     monkeypatch.setattr(sits.bench.reproduce, "reproduce", reproduce)
     monkeypatch.setattr(sits.bench.investigate, "investigate", investigate)
     monkeypatch.setattr(sits.bench.why, "why", why)
-    monkeypatch.setattr(serve, "up", lambda path, say: (seen.update(path=path), say("listening")))
+    monkeypatch.setattr(
+        serve, "up", lambda path, say, workers: (seen.update(path=path, workers=workers), say("listening"))
+    )
     return seen
 
 
@@ -76,9 +78,10 @@ def test_every_command_explains_itself(run, command):
     code, out, err = run(command, "--help")
     assert (code, err) == (0, "")
     assert out.startswith(f"Usage: sitsctl {command}")
-    if command == "plan":  # a group: its commands have it
-        assert "--json" in run("plan", "kv", "--help")[1]
-    elif command != "up":
+    inner = {"plan": "kv", "keys": "new", "access": "check"}
+    if command in inner:  # a group: its commands have it
+        assert "--json" in run(command, inner[command], "--help")[1]
+    elif command not in ("up", "reload"):
         assert "--json" in out
 
 
@@ -87,7 +90,7 @@ def test_every_command_explains_itself(run, command):
     [
         (("reprodcue",), "did you mean 'reproduce'?"),
         (("investigat",), "did you mean 'investigate'?"),
-        (("xyzzy",), "commands: reproduce, up, why, investigate, check, plan, version"),
+        (("xyzzy",), "commands: reproduce, up, reload, why, investigate, check, plan, keys, access, version"),
         (("reproduce", "--seeed", "3"), "--seed"),
         (("reproduce", "--seed", "-1"), "-1"),
         (("reproduce", "--repetitions", "0"), "x>=1"),
@@ -224,8 +227,9 @@ def test_investigate_reads_its_key_from_the_environment(run, called, monkeypatch
 def test_up_serves_the_file(run, called, tmp_path):
     (tmp_path / "f.yaml").touch()
     assert run("up", "f.yaml") == (0, "", "listening\n")
-    assert called["path"] == Path("f.yaml")
-    assert run("up", "-q", "f.yaml") == (0, "", "")
+    assert (called["path"], called["workers"]) == (Path("f.yaml"), None)
+    assert run("up", "-q", "f.yaml", "--workers", "3") == (0, "", "")
+    assert called["workers"] == 3
 
 
 def test_check_says_good_or_every_problem(run, tmp_path):

@@ -20,6 +20,7 @@ from typing import Any
 import click
 
 from sits import __version__
+from sits.app.access import access, keys
 from sits.app.live import reload, up
 from sits.app.plan import plan
 
@@ -310,6 +311,8 @@ def check(fleet: Path, as_json: bool) -> int:
 
 
 cli.add_command(plan)
+cli.add_command(keys)
+cli.add_command(access)
 
 
 @cli.command(short_help="Print the version.")

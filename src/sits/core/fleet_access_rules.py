@@ -40,7 +40,7 @@ def check_access(fleet: Fleet, path: str, report: Report) -> None:
     at, access = join(path, "access"), fleet.access
     _check_tenants(access, at, report)
     _check_names(access.roles, join(at, "roles"), "role", report)
-    _check_keys(fleet, at, report)
+    _check_keys(fleet, path, report)
     _check_issuers(fleet, at, report)
     _check_headers(access.headers, join(at, "headers"), report)
     if access.policies and report.sound_within(at) and report.sound_within(join(path, "engines")):
@@ -80,40 +80,37 @@ def _known(name: str, known: Iterable[str], what: str, path: str, report: Report
         report.add(path, f"there is no {what} {name!r}", value=name, hint=near(name, words))
 
 
-def _check_keys(fleet: Fleet, at: str, report: Report) -> None:
-    access = fleet.access
-    legacy = {hashlib.sha256(secret.encode()).hexdigest(): name for name, _, secret in legacy_keys(fleet)}
-    ids: dict[str, str] = {}
-    digests: dict[str, str] = dict(legacy)
+def _check_keys(fleet: Fleet, path: str, report: Report) -> None:
+    access, at = fleet.access, join(path, "access.keys")
+    digests = {hashlib.sha256(secret.encode()).hexdigest(): name for name, _, secret in legacy_keys(fleet)}
+    ids: dict[str, str] = {ANONYMOUS: "callers without a key"}
     for i, key in enumerate(access.keys):
-        inner = f"{join(at, 'keys')}[{i}]"
-        _name(key.id, join(inner, "id"), "key", report)
-        if key.id in ids or key.id == ANONYMOUS:
-            hint = (
-                f"first in {ids[key.id]}" if key.id in ids else "it is what callers without a key are called"
-            )
-            report.add(join(inner, "id"), f"the key id {key.id!r} is taken", value=key.id, hint=hint)
+        inner = f"{at}[{i}]"
+        if key.id in ids:
+            message, hint = f"the key id {key.id!r} is taken", f"it is what {ids[key.id]} is called"
+            report.add(join(inner, "id"), message, value=key.id, hint=hint)
         ids.setdefault(key.id, inner)
-        if not _DIGEST.fullmatch(key.sha256):
-            # The value is not shown: whoever gets this wrong may have pasted the key itself.
-            hint = (
-                "64 hexadecimal digits in lower case, as `sitsctl keys new` prints them; never the key itself"
-            )
-            report.add(join(inner, "sha256"), "is not a SHA-256 digest", hint=hint)
-        elif key.sha256 == _NOTHING:
-            report.add(
-                join(inner, "sha256"), "is the digest of nothing", hint="make a key: `sitsctl keys new`"
-            )
-        elif key.sha256 in digests:
+        if key.sha256 in digests:
             message = f"is the key of {digests[key.sha256]} already"
             report.add(join(inner, "sha256"), message, hint="a key tells one caller from another")
         digests.setdefault(key.sha256, inner)
-        _check_owner(key, access, inner, report)
+        check_key(key, access, inner, report)
     for name, tenant, _ in legacy_keys(fleet):
         if access.tenants:
-            _known(
-                tenant, tenants_of(fleet), "tenant", join(at.removesuffix("access"), name).lstrip("."), report
-            )
+            _known(tenant, tenants_of(fleet), "tenant", join(path, name), report)
+
+
+def check_key(key: Key, access: Access, path: str, report: Report) -> None:
+    """Report what is wrong with one key by itself."""
+    _name(key.id, join(path, "id"), "key", report)
+    at = join(path, "sha256")
+    if not _DIGEST.fullmatch(key.sha256):
+        # The value is not shown: whoever gets this wrong may have pasted the key itself.
+        hint = "64 hexadecimal digits in lower case, as `sitsctl keys new` prints them; never the key itself"
+        report.add(at, "is not a SHA-256 digest", hint=hint)
+    elif key.sha256 == _NOTHING:
+        report.add(at, "is the digest of nothing", hint="make a key: `sitsctl keys new`")
+    _check_owner(key, access, path, report)
 
 
 def _check_owner(key: Key, access: Access, inner: str, report: Report) -> None:

@@ -31,7 +31,7 @@ from sits.core.remember import Remember
 from sits.gateway.keys import Held, key_ring
 from sits.gateway.signing_keys import SigningKeys
 from sits.gateway.tokens import Tokens
-from sits.policy.access import ALLOWED, OPEN, Seen, access_policy
+from sits.policy.access import ALLOWED, OPEN, AccessPolicy, Seen, access_policy
 
 CREDENTIALS_BYTES = 8 * 2**20
 ENTRY_BYTES = 800
@@ -62,7 +62,9 @@ class Access:
 
     def __init__(self, fleet: Fleet, world: World, previous: "Access | None" = None) -> None:
         self.open = is_open(fleet)
-        self.policy = access_policy(fleet, previous.policy if previous is not None else None)
+        self.policy: AccessPolicy | None = access_policy(
+            fleet, previous.policy if previous is not None else None
+        )
         names = self.policy.names if self.policy is not None else None
         self._served = names.models | names.aliases if names is not None else frozenset[str]()
         self._headers = tuple(name.encode() for name in fleet.access.headers)

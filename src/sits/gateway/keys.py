@@ -4,7 +4,7 @@ Rules: only digests are kept.  A presented secret is hashed and looked up by its
 time; what an attacker can time depends on a hash he cannot steer, so it tells nothing about a secret.  SHA-256 without salt
 and without a cost factor is right for keys that are random (see `core.fleet_access`) and for nothing else.
 
-Deliberately absent: rights (policy.access), memory of what was presented (gateway.access), and making keys (`sitsctl keys`).
+Deliberately absent: rights (policy.access), and memory of what was presented (gateway.access).
 """
 
 import hashlib
@@ -16,6 +16,13 @@ from sits.core.caller import Caller
 from sits.core.errors import AuthError, ConfigError
 from sits.core.fleet import Fleet
 from sits.core.fleet_access_rules import until_ns
+
+PREFIX = "sits-"
+"""What made keys begin with, so that scanners for lost secrets find them."""
+
+BYTES = 32
+CHARACTERS_MIN, DISTINCT_MIN = 22, 10
+"""22 characters of base64url hold 128 bits; fewer than 10 different ones are no dice's work."""
 
 Held = tuple[Caller, int]
 """A caller and until when, ns since the epoch; 0 = as long as the configuration stands."""
@@ -31,6 +38,15 @@ class KeyRing:
 
     def __len__(self) -> int:
         return len(self._by_digest)
+
+    def owner(self, key_id: str) -> Caller:
+        """Whose the key of this id is.
+
+        Raises:
+            KeyError: there is none.
+
+        """
+        return {held[0].key_id: held[0] for _, held in self._by_digest.values()}[key_id]
 
     def find(self, secret: bytes, wall_ns: int) -> Held | None:
         """Whose the secret is; None when it is nobody's.
@@ -72,3 +88,31 @@ def key_ring(fleet: Fleet) -> KeyRing:
         caller = Caller(tenant=key.tenant, team=key.team, key_id=key.id, kind="key", roles=roles)
         entries.append((bytes.fromhex(key.sha256), caller, until_ns(key) or 0))
     return KeyRing(entries)
+
+
+def made_secret() -> str:
+    """A new secret of 256 bits from the system's own dice, which no stream of ours can repeat."""
+    import secrets  # noqa: PLC0415  # only the command that makes keys needs it
+
+    return PREFIX + secrets.token_urlsafe(BYTES)
+
+
+def check_random(secret: str) -> None:
+    """Refuse what cannot be a random key of 128 bits; that it is random nobody can see.
+
+    Raises:
+        ConfigError: too short, too even, or not fit for a header.
+
+    """
+    if not secret.isascii() or not secret.isprintable() or " " in secret:
+        raise ConfigError("the key cannot be sent in a header", hint="printable ASCII without spaces")
+    if len(secret) < CHARACTERS_MIN or len(set(secret)) < DISTINCT_MIN:
+        raise ConfigError(
+            "the key is too short or too even to be random, and a digest does not hide what can be guessed",
+            hint=f"at least {CHARACTERS_MIN} random characters; `sitsctl keys new` makes one",
+        )
+
+
+def digest_of(secret: str) -> str:
+    """What `access.keys` holds of a secret."""
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -201,7 +201,7 @@ class Gateway:
         self.generation = generation
         self.recorder: Recorder = NoRecorder() if recorder is None else recorder
         self.cpu = cpu
-        self.access = Access(fleet, world, None if before is None else before.access)
+        self.access: Access = Access(fleet, world, None if before is None else before.access)
         self.places: Places = Places(
             replicas_of(fleet, engines),
             place,
