@@ -8,12 +8,10 @@ Deliberately absent: whether a fleet is *good*.  That weights fit the memory or 
 predictors and findings to say; here is only what cannot be used at all.
 """
 
-import ipaddress
 import math
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -23,6 +21,7 @@ from sits.core.fleet_access_rules import check_access
 from sits.core.fleet_cache import ResponseCache
 from sits.core.inherit import check_like, inherit, refer
 from sits.core.problems import Report, Rule, join
+from sits.core.remote_rules import NAME_CHARACTERS, check_remote, check_weight, is_host
 from sits.core.release_rules import check_releases, releases_of
 
 _INF = math.inf
@@ -80,13 +79,6 @@ RANGES: dict[type, dict[str, tuple[float, float]]] = {
 
 _PORT = re.compile(r"[0-9]{1,5}")
 _NAME = re.compile(r"\w[\w.:/@+-]*")
-NAME_CHARACTERS = 200
-WEIGHT_LOW = 1e-6
-"""The smallest weight that is not 0: what is divided by it must stay a number."""
-
-_LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
-_VERSION = re.compile(r"[A-Za-z0-9.-]{1,64}")
-_ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def check(fleet: tree.Fleet, path: str, report: Report) -> None:
@@ -157,7 +149,7 @@ def _check_names(items: tuple[Any, ...], path: str, report: Report) -> None:
 
 def _check_gateway(gateway: tree.Gateway, path: str, report: Report) -> None:
     host, _, port = gateway.listen.rpartition(":")
-    if not _is_host(host) or not _PORT.fullmatch(port) or int(port) > 65_535:
+    if not is_host(host) or not _PORT.fullmatch(port) or int(port) > 65_535:
         hint = "write host:port like '127.0.0.1:8080' or '[::1]:8080'; port 0..65535, 0 takes a free one"
         report.add(
             join(path, "listen"), f"{gateway.listen[:80]!r} is not host:port", value=gateway.listen, hint=hint
@@ -166,18 +158,6 @@ def _check_gateway(gateway: tree.Gateway, path: str, report: Report) -> None:
         hint = "write the path of a directory"
         report.add(join(path, "store"), f"{gateway.store!r} is not a path", value=gateway.store, hint=hint)
     _check_keys(gateway.keys, join(path, "keys"), report)
-
-
-def _is_host(host: str) -> bool:
-    """A name that can be looked up, an IPv4 address, or an IPv6 address in brackets."""
-    bracketed = host.startswith("[") and host.endswith("]")
-    if bracketed or host.rpartition(".")[2].isdigit():
-        try:
-            version = ipaddress.ip_address(host[1:-1] if bracketed else host).version
-        except ValueError:
-            return False
-        return version == (6 if bracketed else 4)
-    return len(host) < 254 and all(_LABEL.fullmatch(label) for label in host.removesuffix(".").split("."))
 
 
 def _check_keys(keys: tuple[str, ...], path: str, report: Report) -> None:
@@ -216,7 +196,7 @@ def _check_window(window: tree.Window, path: str, report: Report) -> None:
 def _check_arms(release: tree.Release, path: str, report: Report) -> None:
     _check_names(release.arms, path, report)
     for i, arm in enumerate(release.arms):
-        _check_weight(arm.weight, join(f"{path}[{i}]", "weight"), report)
+        check_weight(arm.weight, join(f"{path}[{i}]", "weight"), report)
     total = sum(arm.weight for arm in release.arms)
     if not total > 0 and report.sound_within(path):
         report.add(path, "no arm has any weight", value=total, hint="give one arm a weight above 0")
@@ -265,59 +245,9 @@ def _check_engines(fleet: tree.Fleet, path: str, report: Report) -> None:
         if engine.name in bad or not report.sound(inner):
             continue
         if isinstance(engine, tree.RemoteEngine):
-            _check_remote(engine, inner, report)
+            check_remote(engine, inner, report)
         else:
             _check_emulated(engine, names, inner, report)
-
-
-def _check_remote(engine: tree.OpenAIEngine | tree.AnthropicEngine, path: str, report: Report) -> None:
-    _check_url(engine.url, join(path, "url"), report)
-    _check_weight(engine.weight, join(path, "weight"), report)
-    if not engine.models:
-        hint = "list the names it answers to, like [llama-3-8b]"
-        report.add(join(path, "models"), "is empty, so nothing would be sent there", hint=hint)
-    for i, model in enumerate(engine.models):
-        if not model.strip() or not model.isprintable() or len(model) > NAME_CHARACTERS:
-            hint = f"one line of text, at most {NAME_CHARACTERS} characters"
-            inner = f"{join(path, 'models')}[{i}]"
-            report.add(inner, f"{model[:40]!r} cannot be a name", value=model, hint=hint)
-    if isinstance(engine, tree.AnthropicEngine):
-        if not _VERSION.fullmatch(engine.version):
-            hint = "a date like 2023-06-01, or a word; letters, digits, dots and dashes"
-            report.add(join(path, "version"), "cannot be a header", value=engine.version, hint=hint)
-    else:
-        if "openai" not in engine.speaks:
-            hint = "a server of Anthropic's dialect alone is of kind 'anthropic'"
-            report.add(join(path, "speaks"), "leaves 'openai' out", value=list(engine.speaks), hint=hint)
-        if engine.metrics:
-            _check_url(engine.metrics, join(path, "metrics"), report)
-    if engine.api_key_env and not _ENV.fullmatch(engine.api_key_env):
-        # The value is not shown: whoever gets this wrong has most likely pasted the key itself.
-        hint = "name the variable that holds the key, like OPENAI_API_KEY; never the key itself"
-        report.add(join(path, "api_key_env"), "is not the name of an environment variable", hint=hint)
-
-
-def _check_url(url: str, path: str, report: Report) -> None:
-    hint = "write it like 'http://127.0.0.1:8000'"
-    try:
-        parts = urlsplit(url)
-        host = parts.netloc.rpartition("@")[2]
-        host = host if host.endswith("]") else host.rpartition(":")[0] or host
-        usable = parts.scheme in ("http", "https") and _is_host(host) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable or " " in url or not url.isascii() or not url.isprintable():
-        report.add(path, f"{url!r} is not an http(s) URL" if url else "no URL is given", value=url, hint=hint)
-    elif parts.username is not None or parts.password is not None:
-        report.add(path, "holds a user or a password", hint="name a variable in 'api_key_env' instead")
-    elif parts.query or parts.fragment:
-        report.add(path, f"{url!r} has a query or a fragment", value=url, hint="write it up to the path")
-
-
-def _check_weight(weight: float, path: str, report: Report) -> None:
-    if 0 < weight < WEIGHT_LOW:
-        hint = f"0, or at least {WEIGHT_LOW:g}"
-        report.add(path, f"{weight!r} is out of range", value=weight, hint=hint)
 
 
 def _check_emulated(engine: tree.EmulatedEngine, names: _Names, path: str, report: Report) -> None:
