@@ -2,8 +2,6 @@
 
 import asyncio
 import gc
-import os
-import signal
 import socket
 
 import openai
@@ -27,7 +25,6 @@ from gateway_upstream import (
 
 from sits.core.breakpoints import API_RECV, DISPATCHED, FIRST_TOKEN, LAST_TOKEN, PARSED, SENT
 from sits.core.fleet import Admit, Arm, Policies, Release, Window
-from sits.gateway.server import Server
 
 HANG = says("hang")
 
@@ -513,24 +510,3 @@ async def test_drain_cancels_what_does_not_finish_in_time():
         await asyncio.gather(running, return_exceptions=True)
         (row,) = await house.settled()
         assert (row["outcome"], row["detail"]) == ("cancelled", "gateway_draining")
-
-
-@live
-async def test_run_serves_until_a_signal_and_drains():
-    thresholds = gc.get_threshold()
-    async with House() as house:
-        again = Server(house.gateway, house.gateway.fleet)
-        address = asyncio.get_running_loop().create_future()
-        running = asyncio.ensure_future(again.run(lambda host, port: address.set_result((host, port))))
-        try:
-            reader, writer = await asyncio.open_connection(*await address)
-            writer.write(post(CHAT))
-            await reader.readuntil(PLAIN)
-            os.kill(os.getpid(), signal.SIGTERM)
-            await running
-            assert await reader.read() == b""
-            writer.close()
-        finally:
-            gc.unfreeze()
-            gc.set_threshold(*thresholds)
-        assert house.rows[0]["outcome"] == "completed"

@@ -14,8 +14,6 @@ Deliberately absent: TLS (terminate it in front), the other processes on the por
 """
 
 import asyncio
-import gc
-import signal
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from hashlib import blake2b
@@ -56,10 +54,6 @@ RETIRE_S = 0.1
 
 DEADLINE_DIGITS = 15
 
-GC_THRESHOLDS = (20_000, 20, 20)
-"""Requests free what they take by reference counts; only closed connections are cycles, so collections can be rare.
-Python's 700 costs a fifth of the CPU of a plain request."""
-
 _ENDPOINTS = {path: path.decode() for path in PARSERS}
 _JSON = b"application/json"
 _PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
@@ -71,8 +65,7 @@ Page = tuple[int, bytes, bytes]
 class Server:
     """The gateway on a TCP port.
 
-    `await start()` listens and returns the address, `await drain()` ends well, `await run()` does both around SIGINT
-    and SIGTERM.  Port 0 picks a free one.  `metrics` gives the Prometheus page where this process is not all of the gateway.
+    `await start()` listens and returns the address, `await drain()` ends well.  Port 0 picks a free one.  `metrics` gives the Prometheus page where this process is not all of the gateway.
     """
 
     def __init__(
@@ -151,32 +144,6 @@ class Server:
         self._leaving.remove(old)
         staying = {id(engine) for gateway in self.gateways for engine in gateway.engines.values()}
         await old.close([engine for engine in old.engines.values() if id(engine) not in staying])
-
-    async def run(self, started: Callable[[str, int], None] | None = None) -> None:
-        """Serve until SIGINT or SIGTERM, then drain; a second one cancels what still runs.
-
-        `started(host, port)` is called once listening.
-        """
-        host, port = await self.start()
-        stop = asyncio.Event()
-
-        def told() -> None:
-            if stop.is_set():
-                self.cancel_all()
-            stop.set()
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self.loop.add_signal_handler(number, told)
-        try:
-            gc.freeze()  # what is loaded by now stays; collections need not look at it again
-            gc.set_threshold(*GC_THRESHOLDS)
-            if started is not None:
-                started(host, port)
-            await stop.wait()
-        finally:
-            await self.drain()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self.loop.remove_signal_handler(number)
 
     async def drain(self) -> None:
         """Stop listening, let what runs finish within `drain_timeout`, cancel the rest, close the engines."""
