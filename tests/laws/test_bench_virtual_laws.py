@@ -10,6 +10,7 @@ from sits.bench.reproduction import AS_IS, Plan
 from sits.bench.scenario import load_scenario, variant
 from sits.bench.virtual import latency_ms, run_fleet
 from sits.core.breakpoints import BREAKPOINT_COUNT, NAMES
+from sits.core.fleet_access import Access
 from sits.diagnose.decompose import decompose
 
 SCENARIO = load_scenario()
@@ -117,3 +118,19 @@ def test_a_job_is_a_function_of_its_arguments():
     first, again = (run_job(PLAN, job) for _ in range(2))
     assert np.array_equal(first.latency_ms, again.latency_ms)
     assert first.columns is None
+
+
+def test_a_simulated_caller_needs_no_key():
+    """A fleet as it serves, with keys and policies, is simulated like the same fleet with its doors open."""
+    plain = variant(SMALL, ())
+    guarded = msgspec.structs.replace(
+        plain.fleet,
+        gateway=msgspec.structs.replace(plain.fleet.gateway, keys=("acme:a-secret",)),
+        access=Access(policies=("forbid(principal, action, resource);",)),
+    )
+    runs = [
+        run_fleet(one, PLAN.workload(0), seed=5, run_id="r", full=False)
+        for one in (plain, msgspec.structs.replace(plain, fleet=guarded))
+    ]
+    assert runs[1].account == runs[0].account
+    assert (runs[1].requests["sent"] == runs[0].requests["sent"]).all()

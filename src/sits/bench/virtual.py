@@ -19,6 +19,7 @@ import numpy as np
 
 from sits.bench.scenario import PcieBandwidth, Variant
 from sits.bench.workload import Workload, row_of
+from sits.core.access_names import opened
 from sits.core.breakpoints import API_RECV, PARSED
 from sits.core.errors import BugError
 from sits.core.ports import Engine
@@ -121,7 +122,9 @@ async def _run(
         )
         for engine in fleet.engines
     }
-    gateway = Gateway(world, fleet, {name: _Toll(e, cpu) for name, e in engines.items()}, recorder, cpu)
+    gateway = Gateway(
+        world, opened(fleet), {name: _Toll(e, cpu) for name, e in engines.items()}, recorder, cpu
+    )
     sampler = asyncio.ensure_future(_sample(world, gateway, cpu, signals)) if full else None
     await _offer(world, gateway, cpu, workload, start_ns)
     if sampler is not None:

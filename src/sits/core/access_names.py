@@ -21,7 +21,14 @@ ACTIONS = ("infer", "embed", "list_models", "finetune", "deploy", "admin")
 GROUPS = {"infer": "use", "embed": "use", "finetune": "manage", "deploy": "manage"}
 """Actions that are often allowed together, and the group's name: `action in Action::"use"`."""
 
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages", "/v1/models")
+ENDPOINTS = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/v1/models",
+)
 ANONYMOUS = "anonymous"
 
 
@@ -69,6 +76,12 @@ def legacy_keys(fleet: Fleet) -> list[tuple[str, str, str]]:
 def is_open(fleet: Fleet) -> bool:
     """Whether nothing identifies callers, so that everyone is who the request says."""
     return not (fleet.gateway.keys or fleet.access.keys or fleet.access.jwt)
+
+
+def opened(fleet: Fleet) -> Fleet:
+    """The fleet with its doors open, for simulated requests: they carry no credentials and are who they say."""
+    gateway = msgspec.structs.replace(fleet.gateway, keys=())
+    return msgspec.structs.replace(fleet, gateway=gateway, access=Access())
 
 
 def tenants_of(fleet: Fleet) -> frozenset[str]:
