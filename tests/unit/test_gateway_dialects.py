@@ -521,6 +521,33 @@ async def test_a_replica_of_the_other_dialect_takes_over_before_the_first_byte()
         assert [hit.path for hit in gateway.last.hits] == ["/v1/chat/completions"] * 2
 
 
+@live
+async def test_what_one_replica_cannot_be_told_another_may():
+    async with DialectHouse() as gateway, gateway.messages() as messages, gateway.chat() as chat:
+        told = await chat.chat.completions.create(model="both", messages=HI, seed=7)
+        assert told.choices[0].message.content == TEXT
+        assert json.loads(gateway.last.hits[0].body)["seed"] == 7
+        for _ in range(3):
+            assert (await messages.messages.count_tokens(model="both", messages=HI)).input_tokens == 42
+        with pytest.raises(anthropic.BadRequestError, match="mcp_servers"):
+            await messages.messages.create(
+                model="llama", max_tokens=9, messages=HI, extra_body={"mcp_servers": [{}]}
+            )
+        await gateway.settled(5)
+
+
+@live
+async def test_an_engines_failure_is_told_though_the_other_could_not_be_asked():
+    async with DialectHouse(claude=says("die")) as gateway, gateway.messages() as messages:
+        with pytest.raises(anthropic.InternalServerError, match="claude"):
+            await messages.messages.create(
+                model="both", max_tokens=9, messages=HI, extra_body={"mcp_servers": [{}]}
+            )
+        (row,) = await gateway.settled()
+        assert (row["outcome"], row["detail"]) == ("failed", "engine_died")
+        assert gateway.last.hits == []
+
+
 @pytest.mark.parametrize("model", ENGINES)
 def test_a_client_that_leaves_a_translated_stream_stops_the_engine(model):
     @live

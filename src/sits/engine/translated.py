@@ -53,6 +53,9 @@ class Translator(Protocol):
         """What `data` completes.  Raises AnswerError."""
 
 
+UNSAYABLE = frozenset(("untranslatable_field", "endpoint_not_served"))
+"""Codes of errors that speak of the pair of caller and engine: another engine of the same model may be able to."""
+
 READERS: dict[str, Callable[[int, bytes], Reader]] = {MESSAGES: MessagesReader}
 """Who follows the streams of an endpoint, where that is not `StreamReader`."""
 

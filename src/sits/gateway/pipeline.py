@@ -8,6 +8,7 @@ Rules:
 - Every request ends in exactly one outcome, and is recorded once, whatever happens; what it holds is let go once.
 - An error before the first byte becomes JSON of the caller's dialect.  After it: an SSE error event and a proper end *without*
   `[DONE]` or `message_stop`, so that no client takes half an answer for a whole one.
+- What an engine's dialect has no words for goes to a replica of another dialect, if there is one, before it is refused.
 - An engine that fails before the first byte is retried once, on another replica; never after the first byte, never for
   4xx or 429 (those pass through), never after a time-out (the caller has waited enough).
 - The timeline points 0 and 1 are the caller's, 5..16 the engine's; the others are marked here.  A failed first try leaves no
@@ -34,6 +35,7 @@ from sits.core.breakpoints import (
 from sits.core.decision import Decision
 from sits.core.errors import (
     BugError,
+    CallerError,
     CapacityError,
     EngineError,
     EngineTimeoutError,
@@ -45,6 +47,7 @@ from sits.core.ports import Engine, World
 from sits.core.request import Chunk, Request
 from sits.core.timeline import Timeline
 from sits.core.units import MS, SECOND
+from sits.engine.translated import UNSAYABLE
 from sits.gateway.access import ACTIONS, Access
 from sits.gateway.endpoints import LAYERS, error_of, event_of
 from sits.gateway.exchange import CLIENT_LEFT, OUTCOMES, Cpu, Exchange, NoRecorder, Recorder, Sink
@@ -141,6 +144,7 @@ async def forward(gateway: "Gateway", exchange: Exchange) -> None:
     places, model, tenant = gateway.places, exchange.request.model, exchange.tenant
     timeline = exchange.timeline
     timeline.at[DISPATCHED], timeline.how[DISPATCHED] = gateway.world.now_ns(), MEASURED
+    failure: EngineError | None = None
     while True:
         try:
             await _relay(gateway, exchange)
@@ -148,6 +152,10 @@ async def forward(gateway: "Gateway", exchange: Exchange) -> None:
             places.failed(exchange.replica, error, gateway.world.now_ns(), model, tenant)
             if not gateway.retry_elsewhere(exchange, error):
                 raise
+            failure = error
+        except CallerError as error:
+            if error.code not in UNSAYABLE or not gateway.say_elsewhere(exchange):
+                raise failure or error from None
         else:
             places.succeeded(exchange.replica, model, tenant)
             return
@@ -358,6 +366,17 @@ class Gateway:
         exchange.replica = self.places.by_id[choice]
         self.take(exchange)
         return True
+
+    def say_elsewhere(self, exchange: Exchange) -> bool:
+        """Move the exchange to a replica that may understand it, when this one's dialect has no words for it; nothing was sent."""
+        assert exchange.replica is not None
+        exchange.tried += (exchange.replica.id,)
+        choice = self.choose(exchange)
+        if choice:
+            self.let_go(exchange)
+            exchange.replica = self.places.by_id[choice]
+            self.take(exchange)
+        return bool(choice)
 
     def pending(self) -> dict[str, int]:
         """Requests held in each engine's window."""
