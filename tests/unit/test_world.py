@@ -7,6 +7,7 @@ import sys
 import numpy as np
 
 from sits.core.ports import World
+from sits.sim.loop import run_virtual
 from sits.world import RealWorld, stream_generator
 
 
@@ -58,3 +59,21 @@ def test_the_real_world_is_a_world_whose_clock_never_goes_back():
     times = [world.now_ns() for _ in range(100)]
     assert times == sorted(times)
     assert world.wall_ns() > 1_600_000_000 * 10**9
+
+
+def test_a_nonce_is_nobody_elses_and_a_virtual_worlds_repeats_itself():
+    assert len({RealWorld(seed=1).nonce() for _ in range(100)}) == 100
+    assert all(0 <= RealWorld().nonce() < 2**64 for _ in range(100))
+
+    async def two(world):
+        return [world.nonce(), world.nonce()]
+
+    first, second = run_virtual(two, seed=3), run_virtual(two, seed=3)
+    assert first == second != run_virtual(two, seed=4)
+    assert first[0] != first[1]
+
+
+def test_a_world_loads_no_numbers_before_it_draws_from_a_stream():
+    code = "import sys, sits.world; sits.world.RealWorld().nonce(); print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
