@@ -369,36 +369,40 @@ class _Answer:
 
     async def _first(self) -> Chunk:
         """Send the request; the first chunk of a stream, or the one of an answer that comes whole."""
-        connection = self._connection = await self._engine.begin(self._request)
-        if connection.status >= 400 or connection.content_type[:17].lower() != EVENT_STREAM:
-            try:
-                return await self._whole(connection)
-            except (ClosedError, TimeoutError) as error:
-                self._end()
-                raise self._engine.broken(error, "died in mid-answer") from None
-            except BaseException:
-                self._end()
-                raise
-        content_type = EVENT_STREAM + connection.content_type[17:]
-        if self._translation is not None:
-            self._reader = self._translation.reader(connection.status, content_type)
-        else:
-            follow = READERS.get(self._request.endpoint, StreamReader)
-            self._reader = follow(connection.status, content_type)
-        return await self.__anext__()
+        chunk = await self.whole()
+        return await self.__anext__() if chunk is None else chunk
 
-    async def _whole(self, connection: Connection) -> Chunk:
-        body = connection.all() or await connection.rest()
-        if connection.ends_with_connection and cut_short(body):
-            raise self._engine.failed("engine_died", "closed the connection inside its answer")
+    async def whole(self) -> Chunk | None:
+        """Send the request; the one chunk of an answer that comes whole, None when it comes as a stream."""
+        engine = self._engine
+        try:
+            connection = self._connection = await engine.begin(self._request)
+            if connection.status < 400 and connection.content_type[:17].lower() == EVENT_STREAM:
+                self._reader = self._follow(connection)
+                return None
+            body = connection.all() or await connection.rest()
+            if connection.ends_with_connection and cut_short(body):
+                raise ClosedError("it closed the connection inside its answer")  # noqa: TRY301
+        except (ClosedError, TimeoutError) as error:
+            self._end()
+            raise engine.broken(error, "died in mid-answer") from None
+        except BaseException:
+            self._end()
+            raise
         self._end()
-        chunk = self._engine.whole(connection, body)
+        chunk = engine.whole(connection, body)
         if self._translation is None:
             return chunk
         try:
             return self._translation.whole(chunk)
         except AnswerError as error:
-            raise self._engine.failed(error.code, error.what) from None
+            raise engine.failed(error.code, error.what) from None
+
+    def _follow(self, connection: Connection) -> Reader:
+        content_type = EVENT_STREAM + connection.content_type[17:]
+        if self._translation is not None:
+            return self._translation.reader(connection.status, content_type)
+        return READERS.get(self._request.endpoint, StreamReader)(connection.status, content_type)
 
     def _end(self) -> None:
         connection, self._connection = self._connection, None

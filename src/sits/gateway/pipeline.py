@@ -13,21 +13,19 @@ Rules:
   4xx or 429 (those pass through), never after a time-out (the caller has waited enough).
 - The timeline points 0 and 1 are the caller's, 5..16 the engine's; the others are marked here.  A failed first try leaves no
   engine points behind: its time shows as unattributed after `dispatched`.
-- Only a streamed answer has a first token.  One that comes whole shows nobody its first token before its last, so
-  `first_token` stays missing: its decoding must not count as TTFT.
+- An answer for an adapter that is not that adapter's is no answer (`gateway.adapters.stage`): it is retried as a failed engine is.
 
 Deliberately absent: HTTP (gateway.http, gateway.server), the policies, and any buffer.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from sits.core.breakpoints import (
     API_RECV,
     AUTHORIZED,
     DISPATCHED,
     FIRST_TOKEN,
-    LAST_TOKEN,
     ROUTED,
     SENT,
     Exactness,
@@ -44,22 +42,25 @@ from sits.core.errors import (
 )
 from sits.core.fleet import Fleet
 from sits.core.ports import Engine, World
-from sits.core.request import Chunk, Request
+from sits.core.request import Request
 from sits.core.timeline import Timeline
-from sits.core.units import MS, SECOND
+from sits.core.units import SECOND
 from sits.engine.translated import UNSAYABLE
 from sits.gateway.access import ACTIONS, Access
+from sits.gateway.adapters.service import Adapters
+from sits.gateway.adapters.stage import need_adapter
+from sits.gateway.adapters.view import Report
 from sits.gateway.endpoints import LAYERS, error_of, event_of
 from sits.gateway.exchange import CLIENT_LEFT, OUTCOMES, Cpu, Exchange, NoRecorder, Recorder, Sink
 from sits.gateway.holding import Holder
 from sits.gateway.metrics import Metrics, Vitals, engine_label, engine_vitals
-from sits.gateway.places import Place, Places, catalog, replicas_of
+from sits.gateway.places import BREAKER_CODES, Place, Places, catalog, loadable, replicas_of
+from sits.gateway.relay import MEASURED, relay
 from sits.gateway.versions import (
     Answered,
     aim_back,
     assign_release,
     cache_of,
-    copier_of,
     fall_back,
     keep_answer,
     look_in_cache,
@@ -73,11 +74,7 @@ UNKNOWN_OUTPUT_TOKENS = 256
 """What a request without an output limit is counted as, tokens; an accounting guess, not a limit."""
 
 NO_HEADERS: Mapping[bytes, bytes] = {}
-MEASURED = int(Exactness.MEASURED)
-"""What the path itself marks, it has measured.  (It writes the cells, as a call a mark would be a third of their cost.)"""
-
 ENGINE_POINTS = range(DISPATCHED + 1, FIRST_TOKEN)
-SSE = b"text/event-stream; charset=utf-8"
 JSON = b"application/json"
 
 
@@ -109,7 +106,7 @@ def choose_replica(gateway: "Gateway", exchange: Exchange) -> None:
         while not choice and fall_back(gateway, exchange):
             choice = gateway.choose(exchange)
         if not choice:
-            raise _no_replica(exchange, why)
+            raise _no_replica(gateway, exchange, why)
     exchange.replica = gateway.places.by_id[choice]
     timeline = exchange.timeline
     timeline.at[ROUTED], timeline.how[ROUTED] = gateway.world.now_ns(), MEASURED
@@ -147,9 +144,11 @@ async def forward(gateway: "Gateway", exchange: Exchange) -> None:
     failure: EngineError | None = None
     while True:
         try:
-            await _relay(gateway, exchange)
+            await relay(gateway, exchange)
         except EngineError as error:
             places.failed(exchange.replica, error, gateway.world.now_ns(), model, tenant)
+            if gateway.adapters is not None and error.code in BREAKER_CODES:
+                gateway.adapters.desk.doubt(exchange.replica.id)
             if not gateway.retry_elsewhere(exchange, error):
                 raise
             failure = error
@@ -167,6 +166,7 @@ PIPELINE: tuple[Stage, ...] = (
     authorize,
     assign_release,
     look_in_cache,
+    need_adapter,
     choose_replica,
     admit,
     hold_in_window,
@@ -184,6 +184,7 @@ class Gateway:
         generation: name of the configuration, for answers and records.
         before: the gateway of the generation before this one, whose counts, breakers and balances go on.
         place: what this process shares with its siblings; alone without.
+        tell_adapters: the way to the process that keeps runtime adapters; this one without.
 
     `counts` is finished requests by outcome; `offered - sum(counts)` are still inside.
 
@@ -202,6 +203,7 @@ class Gateway:
         generation: str = "",
         before: "Gateway | None" = None,
         place: "Place | None" = None,
+        tell_adapters: Callable[[Report], object] | None = None,
     ) -> None:
         self.world = world
         self.fleet = fleet
@@ -216,7 +218,18 @@ class Gateway:
             before=None if before is None else before.places,
             now_ns=world.now_ns(),
         )
-        self.catalog = catalog(self.places.replicas)
+        self.adapters: Adapters | None = (
+            Adapters(
+                fleet,
+                world,
+                self.places.replicas,
+                tell=tell_adapters,
+                before=None if before is None else before.adapters,
+            )
+            if fleet.runtime_adapters.adapters
+            else None
+        )
+        self.catalog = loadable(fleet) | catalog(self.places.replicas)
         policy = fleet.policy
         self.assigner = Assigner(policy.release, policy.releases, self.catalog)
         self.cached = cache_of(fleet, before)
@@ -225,6 +238,8 @@ class Gateway:
         unneeded: set[Stage] = {look_in_cache} if self.cached is None else set()
         if not self.windowed:
             unneeded.add(hold_in_window)
+        if self.adapters is None:
+            unneeded.add(need_adapter)
         self.stages = tuple(stage for stage in PIPELINE if stage not in unneeded)
         self.metrics: Metrics | None = None
         if place is None:  # else rows are counted where those of all processes arrive
@@ -237,10 +252,14 @@ class Gateway:
     def start(self) -> None:
         """Begin what goes on beside requests."""
         self.access.start()
+        if self.adapters is not None:
+            self.adapters.start()
 
     async def close(self, engines: Iterable[Engine]) -> None:
         """End it, and close those engines."""
         self.access.close()
+        if self.adapters is not None:
+            await self.adapters.close()
         for engine in engines:
             await engine.close()
 
@@ -341,11 +360,18 @@ class Gateway:
         assert exchange.replica is not None
         self.places.take(exchange.replica, exchange.need_tokens)
         exchange.taken = exchange.replica
+        adapter = exchange.request.adapter
+        if adapter and self.adapters is not None and adapter in self.adapters.desk.names:
+            self.adapters.desk.take(adapter, exchange.replica.id, self.world.now_ns())
+            exchange.taken_adapter = adapter
 
     def let_go(self, exchange: Exchange) -> None:
         """Stop counting it; harmless when it was not counted."""
         if exchange.taken is not None:
             self.places.release(exchange.taken, exchange.need_tokens)
+            if exchange.taken_adapter and self.adapters is not None:
+                self.adapters.desk.let_go(exchange.taken_adapter, exchange.taken.id)
+                exchange.taken_adapter = ""
             exchange.taken = None
 
     def retry_elsewhere(self, exchange: Exchange, error: EngineError) -> bool:
@@ -390,6 +416,8 @@ class Gateway:
         }
         if self.cached is not None:
             mine |= vitals_of(self.cached)
+        if self.adapters is not None:
+            mine |= self.adapters.vitals()
         if self.metrics is None:
             return mine
         place = self.places.place
@@ -456,101 +484,10 @@ class Gateway:
         )
 
 
-async def _relay(gateway: Gateway, exchange: Exchange) -> None:
-    """Pass the engine's chunks on, and mark the first token (of a stream) and the last."""
-    assert exchange.replica is not None
-    now_ns, timeline, write = gateway.world.now_ns, exchange.timeline, exchange.sink.write
-    tokens = last_ns = stall_ns = 0
-    usage, copy = None, copier_of(gateway.cached, exchange)
-
-    def give(chunk: Chunk) -> Awaitable[None] | None:
-        nonlocal tokens, last_ns, stall_ns, usage
-        if not exchange.started:
-            _start(gateway, exchange, chunk)
-        waiting = write(chunk.data) if chunk.data else None
-        if copy is not None:
-            copy(chunk.data)
-        if chunk.tokens:
-            before_ns, last_ns = last_ns, now_ns()
-            if tokens:
-                stall_ns = max(stall_ns, last_ns - before_ns)
-            elif exchange.streaming:
-                timeline.mark(FIRST_TOKEN, last_ns)
-            tokens += chunk.tokens
-        if chunk.last:
-            exchange.answered = True
-            exchange.preemptions = chunk.preemptions
-        if chunk.usage is not None:
-            usage = chunk.usage
-        return waiting
-
-    def give_tokens(data: bytes, count: int) -> Awaitable[None] | None:
-        """The same for chunks in mid-stream that are nothing but tokens."""
-        nonlocal tokens, last_ns, stall_ns
-        before_ns, last_ns = last_ns, now_ns()
-        if last_ns - before_ns > stall_ns:  # noqa: PLR1730  (`max` costs a call)
-            stall_ns = last_ns - before_ns
-        tokens += count
-        return write(data)
-
-    stream = gateway.engines[exchange.replica.id].generate(exchange.request, timeline)
-    try:
-        push = getattr(stream, "push", None)
-        if push is not None:
-            await push(give, give_tokens if copy is None else None)
-        else:
-            await _pull(stream, give)
-    finally:
-        if last_ns:
-            timeline.at[LAST_TOKEN], timeline.how[LAST_TOKEN] = last_ns, MEASURED
-        exchange.stall_ns = stall_ns
-        exchange.spent(tokens, usage)
-    if not exchange.started:
-        raise EngineError(f"engine {exchange.replica.id!r} ended without an answer", code="engine_died")
-
-
-async def _pull(stream: AsyncIterator[Chunk], give: Callable[[Chunk], Awaitable[None] | None]) -> None:
-    """What an engine's `push` does, for those that have none."""
-    try:
-        async for chunk in stream:
-            waiting = give(chunk)
-            if waiting is not None:
-                await waiting
-    finally:
-        close = getattr(stream, "aclose", None)
-        if close is not None:
-            await close()
-
-
-def _start(gateway: Gateway, exchange: Exchange, chunk: Chunk) -> None:
-    """Begin the client's answer with what the engine's first chunk says; its refusals pass through."""
-    assert exchange.replica is not None
-    if gateway.places.suspects:
-        gateway.places.reached(exchange.replica, gateway.world.now_ns())
-    exchange.started = True
-    exchange.status = chunk.status
-    content_type = chunk.content_type or (SSE if exchange.request.stream else JSON)
-    exchange.content_type = content_type
-    exchange.streaming = content_type.startswith(b"text/event-stream")
-    if chunk.status >= 400:
-        exchange.end("refused", chunk.status, f"engine_{chunk.status}")
-    at = exchange.timeline.at
-    here_ns, there_ns = at[DISPATCHED] - at[API_RECV], gateway.world.now_ns() - at[DISPATCHED]
-    headers = [
-        (b"x-sits-engine", exchange.replica.id.encode()),
-        (b"server-timing", f"gateway;dur={here_ns / MS:.2f}, engine;dur={there_ns / MS:.2f}".encode()),
-    ]
-    if exchange.lookup is not None:
-        headers.append((b"x-sits-cache", exchange.lookup.header))
-    if exchange.fell_back is not None:
-        headers.append((b"x-sits-fallback", exchange.arm.encode()))
-    if chunk.retry_after:
-        headers.append((b"retry-after", chunk.retry_after))
-    exchange.sink.start(chunk.status, content_type, headers)
-
-
-def _no_replica(exchange: Exchange, decision: Decision) -> SitsError:
-    name = exchange.model
+def _no_replica(gateway: Gateway, exchange: Exchange, decision: Decision) -> SitsError:
+    name, adapter, adapters = exchange.model, exchange.request.adapter, gateway.adapters
+    if decision.outcome == "refused_adapter" and adapters is not None and adapter in adapters.desk.names:
+        return adapters.desk.refusal(adapter)
     if decision.outcome == "refused_unhealthy":
         return CapacityError(
             f"no engine that serves {name!r} is up", code="no_healthy_engine", retry_after_s=1.0

@@ -37,7 +37,8 @@ from sits.gateway.http import (
 )
 from sits.gateway.metrics import Vitals, added, engine_label, page
 from sits.gateway.openai_api import models_page
-from sits.gateway.pipeline import MEASURED, Gateway
+from sits.gateway.pipeline import Gateway
+from sits.gateway.relay import MEASURED
 from sits.gateway.trace import Ids, continued
 
 IDLE_NS = 300 * SECOND

@@ -79,38 +79,51 @@ def pick(
 
     Same arithmetic, without the account of it; a law holds the two together.
     """
-    model, adapter = request.model, request.adapter
-    candidates = [
-        replica
-        for replica in replicas
-        if replica.healthy
-        and model in replica.models
-        and replica.weight > 0.0
-        and (not adapter or adapter in replica.adapters)
-        and replica.id not in tried
-    ]
+    model, adapter, need = request.model, request.adapter, need_tokens or 1
+    candidates, loads, highest = [], [], 0.0
+    for replica in replicas:
+        if (
+            replica.healthy
+            and model in replica.models
+            and replica.weight > 0.0
+            and (not adapter or adapter in replica.adapters)
+            and (not tried or replica.id not in tried)
+        ):
+            load = (replica.inflight_tokens + need) / replica.weight
+            candidates.append(replica)
+            loads.append(load)
+            if load > highest:  # noqa: PLR1730  (`max` costs a call, here and below)
+                highest = load
     if len(candidates) < 2:
         return candidates[0].id if candidates else ""
     if config.kind == "round_robin":
-        return sorted(replica.id for replica in candidates)[(turn or 0) % len(candidates)]
-    need = need_tokens or 1
-    loads = [(replica.inflight_tokens + need) / replica.weight for replica in candidates]
-    highest = max(loads)
-    totals = [
-        1.0 - load / highest + ENGINE_WEIGHT * engine
-        for load, engine in zip(loads, _free(candidates, config.stale_after, now_ns), strict=True)
-    ]
+        return sorted([replica.id for replica in candidates])[(turn or 0) % len(candidates)]
+    totals = _free(candidates, config.stale_after, now_ns)
+    for i, load in enumerate(loads):
+        totals[i] = 1.0 - load / highest + ENGINE_WEIGHT * totals[i]
     if adapter or request.prefix:
-        for key, wish in ((adapter, config.adapter_affinity), (request.prefix, config.prefix_affinity)):
-            home = _home(key, wish, candidates, loads, config.load_bound)
-            if home:
-                for i, replica in enumerate(candidates):
-                    totals[i] += wish * (replica.id == home)
+        _add_homes(totals, request, candidates, loads, config)
     best = max(totals)
     if totals.count(best) == 1:
         return candidates[totals.index(best)].id
-    tied = sorted(candidates[i].id for i, total in enumerate(totals) if total == best)
+    tied = sorted([replica.id for replica, total in zip(candidates, totals, strict=True) if total == best])
     return tied[turn % len(tied)] if turn is not None else tied[0]
+
+
+def _add_homes(
+    totals: list[float],
+    request: Request,
+    candidates: Sequence[Replica],
+    loads: Sequence[float],
+    config: Route,
+) -> None:
+    """Give the homes of the request's adapter and prefix their bonus."""
+    wishes = ((request.adapter, config.adapter_affinity), (request.prefix, config.prefix_affinity))
+    for key, wish in wishes:
+        home = _home(key, wish, candidates, loads, config.load_bound)
+        if home:
+            for i, replica in enumerate(candidates):
+                totals[i] += wish * (replica.id == home)
 
 
 def _pick(rows: Sequence[dict[str, Any]], turn: int | None) -> str:
@@ -207,18 +220,22 @@ def _engine_scores(
 
 def _free(candidates: Sequence[Replica], stale_after_ns: int, now_ns: int) -> list[float]:
     """The engine score of each candidate; the unknown get the mean of the known, or 0 when none is known."""
-    oldest_ns = now_ns - stale_after_ns
-    known = [
-        max(0.0, 1.0 - replica.kv_usage) / (1 + replica.waiting)
-        if replica.observed_ns and replica.observed_ns >= oldest_ns
-        else None
-        for replica in candidates
-    ]
-    seen = [value for value in known if value is not None]
-    if len(seen) == len(known):
-        return seen
-    mean = fsum(seen) / len(seen) if seen else 0.0
-    return [mean if value is None else value for value in known]
+    oldest_ns = max(1, now_ns - stale_after_ns)
+    frees: list[float] = []
+    unknown: list[int] = []
+    for i, replica in enumerate(candidates):
+        free = 0.0
+        if replica.observed_ns >= oldest_ns:
+            free = 1.0 - replica.kv_usage
+            free = free / (1 + replica.waiting) if free > 0.0 else 0.0
+        else:
+            unknown.append(i)
+        frees.append(free)
+    if unknown and len(unknown) < len(frees):
+        mean = fsum(frees) / (len(frees) - len(unknown))
+        for i in unknown:
+            frees[i] = mean
+    return frees
 
 
 def _home(

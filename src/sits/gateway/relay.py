@@ -1,0 +1,154 @@
+"""An engine's answer on its way to the client: begun with what its first chunk says, passed on byte for byte, counted and timed.
+
+Rules:
+- An answer that comes whole is one step; of a stream, chunks that are nothing but tokens take the shortest way there is,
+  because they are what a gateway spends its days on.
+- Only a streamed answer has a first token.  One that comes whole shows nobody its first token before its last, so
+  `first_token` stays missing: its decoding must not count as TTFT.
+- The longest wait between two chunks of a stream is kept (`stall_ns`): a mean between tokens hides it.
+- The engine's refusals (4xx, 429) pass through.
+
+Deliberately absent: retries and errors (gateway.pipeline), and what the bytes mean (the engine's reader).
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from sits.core.breakpoints import API_RECV, DISPATCHED, FIRST_TOKEN, LAST_TOKEN, Exactness
+from sits.core.errors import EngineError
+from sits.core.request import Chunk, Request
+from sits.core.units import MS
+from sits.gateway.adapters.stage import check_answer
+from sits.gateway.exchange import Exchange
+from sits.gateway.versions import copier_of
+
+if TYPE_CHECKING:
+    from sits.gateway.pipeline import Gateway
+
+SSE = b"text/event-stream; charset=utf-8"
+JSON = b"application/json"
+MEASURED = int(Exactness.MEASURED)
+"""What the path itself marks, it has measured.  (It writes the cells, as a call a mark would be a third of their cost.)"""
+
+
+async def relay(gateway: "Gateway", exchange: Exchange) -> None:
+    """Pass the engine's answer on, and mark the first token (of a stream) and the last."""
+    assert exchange.replica is not None
+    answer = gateway.engines[exchange.replica.id].generate(_asked(gateway, exchange), exchange.timeline)
+    whole = None if exchange.request.stream else getattr(answer, "whole", None)
+    chunk: Chunk | None = None if whole is None else await whole()
+    if chunk is None:
+        await _relay_chunks(gateway, exchange, answer)
+        return
+    _start(gateway, exchange, chunk)
+    exchange.sink.write(chunk.data)
+    copy = copier_of(gateway.cached, exchange)
+    if copy is not None:
+        copy(chunk.data)
+    timeline = exchange.timeline
+    if chunk.tokens:
+        timeline.at[LAST_TOKEN], timeline.how[LAST_TOKEN] = gateway.world.now_ns(), MEASURED
+    exchange.answered = True
+    exchange.spent(chunk.tokens, chunk.usage)
+
+
+async def _relay_chunks(gateway: "Gateway", exchange: Exchange, stream: AsyncIterator[Chunk]) -> None:
+    """The same, chunk by chunk."""
+    assert exchange.replica is not None
+    now_ns, timeline, write = gateway.world.now_ns, exchange.timeline, exchange.sink.write
+    tokens = last_ns = stall_ns = 0
+    usage, copy = None, copier_of(gateway.cached, exchange)
+
+    def give(chunk: Chunk) -> Awaitable[None] | None:
+        nonlocal tokens, last_ns, stall_ns, usage
+        if not exchange.started:
+            _start(gateway, exchange, chunk)
+        waiting = write(chunk.data) if chunk.data else None
+        if copy is not None:
+            copy(chunk.data)
+        if chunk.tokens:
+            before_ns, last_ns = last_ns, now_ns()
+            if tokens:
+                stall_ns = max(stall_ns, last_ns - before_ns)
+            elif exchange.streaming:
+                timeline.mark(FIRST_TOKEN, last_ns)
+            tokens += chunk.tokens
+        if chunk.last:
+            exchange.answered = True
+            exchange.preemptions = chunk.preemptions
+        if chunk.usage is not None:
+            usage = chunk.usage
+        return waiting
+
+    def give_tokens(data: bytes, count: int) -> Awaitable[None] | None:
+        """The same for chunks in mid-stream that are nothing but tokens."""
+        nonlocal tokens, last_ns, stall_ns
+        before_ns, last_ns = last_ns, now_ns()
+        if last_ns - before_ns > stall_ns:  # noqa: PLR1730  (`max` costs a call)
+            stall_ns = last_ns - before_ns
+        tokens += count
+        return write(data)
+
+    try:
+        push = getattr(stream, "push", None)
+        if push is not None:
+            await push(give, give_tokens if copy is None else None)
+        else:
+            await _pull(stream, give)
+    finally:
+        if last_ns:
+            timeline.at[LAST_TOKEN], timeline.how[LAST_TOKEN] = last_ns, MEASURED
+        exchange.stall_ns = stall_ns
+        exchange.spent(tokens, usage)
+    if not exchange.started:
+        raise EngineError(f"engine {exchange.replica.id!r} ended without an answer", code="engine_died")
+
+
+def _asked(gateway: "Gateway", exchange: Exchange) -> Request:
+    """The request as this engine takes it."""
+    request = exchange.request
+    if gateway.adapters is not None and request.adapter and exchange.replica is not None:
+        return gateway.adapters.as_asked(request, exchange.replica.id)
+    return request
+
+
+async def _pull(stream: AsyncIterator[Chunk], give: Callable[[Chunk], Awaitable[None] | None]) -> None:
+    """What an engine's `push` does, for those that have none."""
+    try:
+        async for chunk in stream:
+            waiting = give(chunk)
+            if waiting is not None:
+                await waiting
+    finally:
+        close = getattr(stream, "aclose", None)
+        if close is not None:
+            await close()
+
+
+def _start(gateway: "Gateway", exchange: Exchange, chunk: Chunk) -> None:
+    """Begin the client's answer with what the engine's first chunk says; its refusals pass through."""
+    assert exchange.replica is not None
+    if gateway.adapters is not None and exchange.request.adapter:
+        check_answer(gateway.adapters, exchange, chunk)
+    if gateway.places.suspects:
+        gateway.places.reached(exchange.replica, gateway.world.now_ns())
+    exchange.started = True
+    exchange.status = chunk.status
+    content_type = chunk.content_type or (SSE if exchange.request.stream else JSON)
+    exchange.content_type = content_type
+    exchange.streaming = content_type.startswith(b"text/event-stream")
+    if chunk.status >= 400:
+        exchange.end("refused", chunk.status, f"engine_{chunk.status}")
+    at = exchange.timeline.at
+    here_ns, there_ns = at[DISPATCHED] - at[API_RECV], gateway.world.now_ns() - at[DISPATCHED]
+    headers = [
+        (b"x-sits-engine", exchange.replica.id.encode()),
+        (b"server-timing", f"gateway;dur={here_ns / MS:.2f}, engine;dur={there_ns / MS:.2f}".encode()),
+    ]
+    if exchange.lookup is not None:
+        headers.append((b"x-sits-cache", exchange.lookup.header))
+    if exchange.fell_back is not None:
+        headers.append((b"x-sits-fallback", exchange.arm.encode()))
+    if chunk.retry_after:
+        headers.append((b"retry-after", chunk.retry_after))
+    exchange.sink.start(chunk.status, content_type, headers)
