@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src/sits").rglob("*.py"))
-HEAVY = ("numba", "duckdb", "scipy", "rich", "pyarrow")
+HEAVY = ("numba", "duckdb", "scipy", "rich", "pyarrow", "cedarpy", "jwt", "cryptography")
 KERNELS = {"sits.sim.kernel", "sits.sim.arrays"}
 """Compiled code and its arrays: numba's decorators run, and look for their cache folder, when these are imported.
 Everything else imports them where it needs them."""

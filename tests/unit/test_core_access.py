@@ -1,11 +1,14 @@
 """The section `access`: what can be written there, and what each mistake is told."""
 
 import hashlib
+import re
+from pathlib import Path
 
 import pytest
 
+import sits
 from core_fleets import at
-from sits.core.access_names import names_of, schema_text
+from sits.core.access_names import ACTIONS, GROUPS, names_of, schema_text
 from sits.core.access_policies import compile_policies, read
 from sits.core.caller import Caller, Claims
 from sits.core.config import digest, dump_fleet, load_fleet
@@ -290,3 +293,29 @@ def test_memory_keeps_what_is_used_and_is_bounded():
     assert memory.get("half") is None
     memory.clear()
     assert len(memory) == 0
+
+
+GUIDE = Path(__file__).parents[2] / "docs" / "access.md"
+
+
+def test_the_guides_example_is_a_configuration():
+    block = re.search(r"```yaml\n(.+?)```", GUIDE.read_text(), re.DOTALL)[1]
+    served = (
+        REST.replace("llama", "llama-70b")
+        .replace("name: fam", "name: experimental")
+        .replace("[fam]", "[experimental]")
+    )
+    assert len(load_fleet(f"name: f\n{block}{served}").access.policies) == 2
+
+
+def test_the_guides_codes_are_those_of_the_source():
+    told = {
+        code
+        for row in re.findall(r"^\| (`.+?) \|", GUIDE.read_text(), re.MULTILINE)
+        for code in re.findall(r"`([a-z_]+)`", row)
+    }
+    told -= {*ACTIONS, *GROUPS.values()}
+    modules = ("keys", "tokens", "signing_keys", "access")
+    source = "".join((Path(sits.__file__).parent / f"gateway/{name}.py").read_text() for name in modules)
+    used = set(re.findall(r'(?:code=|(?:_refused|_unknown)\([^()]*?, )"([a-z_]+)"', source, re.DOTALL))
+    assert told == (used | {"unknown_tenant", "unknown_team"}) - {"access_denied"}
