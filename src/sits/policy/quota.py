@@ -114,19 +114,21 @@ def account(meter: Meter, caller: Caller, model: str) -> str:
     ('q|tokens|1m|key=k%3A1', '')
     """
     values = {"tenant": caller.tenant, "team": caller.team, "key": caller.key_id, "model": model}
+    split = values | {"team": f"{caller.tenant}/{caller.team}" if caller.team else ""}
     match = meter.match
     for name, value in values.items():
         wanted = getattr(match, name)
         if wanted and wanted != value:
             return ""
     parts = [meter.quota, meter.unit, meter.per]
-    parts += [f"{name}={_escaped(values[name][:VALUE_CHARACTERS])}" for name in meter.each]
+    parts += [f"{name}={_escaped(split[name][:VALUE_CHARACTERS])}" for name in meter.each]
     return "|".join(parts)
 
 
 def _escaped(text: str) -> str:
     return "".join(
-        c if c.isalnum() or c in "._-/@+" else "".join(f"%{b:02X}" for b in c.encode()) for c in text
+        c if (c.isascii() and c.isalnum()) or c in "._-/@+" else "".join(f"%{b:02X}" for b in c.encode())
+        for c in text
     )
 
 
