@@ -234,6 +234,11 @@ def _declare(kind: str, hint: str) -> str:
     return f"{hint}; one that only tokens bring is declared in {where}" if where else hint
 
 
+def _telling(message: str) -> tuple[bool, bool, bool, str]:
+    """The more it explains, the less; the validator gives its errors in no order."""
+    return _NOWHERE in message, not _UNKNOWN.search(message), "optional attribute" not in message, message
+
+
 def _invalid(
     cedar: Any, text: str, schema: Any, policies: list[tuple[str, Any]], names: Names
 ) -> Iterator[tuple[str, str, str | None]]:
@@ -244,7 +249,7 @@ def _invalid(
     called = {own: policy.annotations.get("id") for own, policy in policies}
     words = ATTRIBUTES | names.claims.keys() | set(names.headers)
     for own, messages in said.items():
-        message = next((one for one in messages if _NOWHERE not in one), messages[0])
+        message = min(messages, key=_telling)
         value, hint = message, None
         if unknown := _UNKNOWN.search(message):
             kind, word, attribute = unknown.groups()
