@@ -64,6 +64,7 @@ class FakeLora:
         self.inflight = {}
         self.log = []
         self.proven = {}
+        self.shown_in = {}
         self.loading = 0
         self.violations = []
         self.routed = lambda name: False
@@ -125,6 +126,7 @@ class FakeLora:
             raise LoraError("denied", "The model does not exist")
         if adapter:
             self.proven[adapter] = weights
+            self.shown_in[adapter] = self.boot
         return Shown(shown(weights, prompt, tokens), signed)
 
     def close(self):
@@ -209,7 +211,7 @@ class House:
             engine.routed = lambda one, name=name: one in self.replicas[name].adapters
 
     async def __aenter__(self):
-        await self.keeper.start()
+        self.keeper.start()
         return self
 
     async def __aexit__(self, *_):

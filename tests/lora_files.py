@@ -10,6 +10,8 @@ import struct
 
 import numpy as np
 
+from sits.world import stream_generator
+
 MODULES = {
     "self_attn.q_proj": lambda c: (c["hidden_size"], c["num_attention_heads"] * c["head_dim"]),
     "self_attn.v_proj": lambda c: (c["hidden_size"], c["num_key_value_heads"] * c["head_dim"]),
@@ -21,7 +23,7 @@ MODULES = {
 def write_adapter(path, config, *, seed, rank=4, strength=1.0, prefix="base_model.model.model.layers"):
     """An adapter of `rank` under `path` for a model of `config` (its `config.json` as a dict); returns `path`."""
     path.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(seed)
+    rng = stream_generator(seed, "lora")
     tensors = {}
     for layer in range(config["num_hidden_layers"]):
         for module, shape in MODULES.items():

@@ -1,10 +1,11 @@
 """The life of runtime adapters: loaded once, proven before anything is routed, watched, evicted, taken back."""
 
 import asyncio
+import itertools
 
 import pytest
-from adapters_fake import BASE, House, adapter, control
 
+from adapters_fake import BASE, House, adapter, control
 from sits.core.errors import CapacityError
 from sits.core.fleet_adapters import AdapterEngine
 from sits.core.units import SECOND
@@ -102,7 +103,7 @@ def test_failures_back_off_and_are_told_with_the_time_of_the_next_attempt():
             await home.need("a")
         assert "finds no adapter at its path" in str(raised.value)
         times = [entry[0] for entry in home.engines["e0"].log]
-        pauses = [b - a for a, b in zip(times, times[1:], strict=False)]
+        pauses = [b - a for a, b in itertools.pairwise(times)]
         assert pauses == sorted(pauses)
         seen = len(home.engines["e0"].log)
         with pytest.raises(CapacityError) as again:
@@ -382,7 +383,7 @@ def test_a_new_configuration_keeps_what_is_the_same_and_replaces_what_is_not():
         await home.need("b")
         home.files.contents["/b2"] = 42
         changed = control([adapter("a"), adapter("b", path="/b2")], [AdapterEngine(engine="e0", slots=2)])
-        await home.keeper.reconfigure(changed, {"e0": ("m",)})
+        home.keeper.reconfigure(changed, {"e0": ("m",)})
         home.desk.bind(changed, home.replicas.values())
         assert home.ready("a") == ["e0"]
         assert home.ready("b") == []

@@ -116,6 +116,7 @@ def names_of(fleet: Fleet) -> Names:
         adapters.update(name for name in engine.adapters if name not in families)
         if not isinstance(engine, EmulatedEngine):
             regions.add(engine.region)
+    adapters.update(adapter.name for adapter in fleet.runtime_adapters.adapters)
     return Names(
         gateway=fleet.name,
         tenants=tenants_of(fleet),

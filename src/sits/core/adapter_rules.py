@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection
 
 from sits.core import fleet as tree
+from sits.core.decode import tag_of
 from sits.core.errors import CallerError
 from sits.core.fingerprint import probe_name, read_fingerprint
 from sits.core.fleet_adapters import RuntimeAdapter, RuntimeAdapters
@@ -50,7 +51,7 @@ def loadable_into(fleet: tree.Fleet, engine: str, models: Collection[str]) -> li
 
 
 def _models(engine: tree.AnyEngine) -> tuple[str, ...]:
-    return engine.models if isinstance(engine, tree.RemoteEngine) else (engine.model,)
+    return (engine.model,) if isinstance(engine, tree.EmulatedEngine) else engine.models
 
 
 def _check_engines(
@@ -66,8 +67,9 @@ def _check_engines(
             continue
         engine = by_name[entry.engine]
         if not isinstance(engine, tree.OpenAIEngine):
-            hint = "an emulated engine has the adapters its own 'adapters' names, always"
-            report.add(inner, f"{entry.engine!r} is emulated", value=entry.engine, hint=hint)
+            hint = "adapters are loaded into engines of kind 'openai'; the others have what their 'adapters' says"
+            message = f"{entry.engine!r} is of kind {tag_of(type(engine))[1]!r}"
+            report.add(inner, message, value=entry.engine, hint=hint)
         elif entry.engine in first:
             hint = f"first as {path}[{first[entry.engine]}]"
             report.add(inner, f"{entry.engine!r} is listed twice", value=entry.engine, hint=hint)

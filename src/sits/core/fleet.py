@@ -10,6 +10,7 @@ Deliberately absent: anything that is measured.  A fleet file states intent; eff
 from typing import ClassVar, Literal
 
 from sits.core.fleet_access import Access
+from sits.core.fleet_adapters import RuntimeAdapters
 from sits.core.fleet_cache import ResponseCache
 from sits.core.section import Section as _Section
 from sits.core.units import Bytes, BytesPerSecond, Ns, Share
@@ -268,4 +269,5 @@ class Fleet(_Section, frozen=True, kw_only=True):
     nodes: tuple[Node, ...] = ()
     models: tuple[Model, ...] = ()
     adapters: tuple[Adapters, ...] = ()
+    runtime_adapters: RuntimeAdapters = RuntimeAdapters()
     engines: tuple[AnyEngine, ...]

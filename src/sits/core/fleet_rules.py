@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from sits.core import fleet as tree
+from sits.core.adapter_rules import check_adapters
 from sits.core.decode import fields_of
 from sits.core.fleet_access_rules import check_access
+from sits.core.fleet_adapters import AdapterEngine, AdapterProbe, RuntimeAdapter, RuntimeAdapters
 from sits.core.fleet_cache import ResponseCache
 from sits.core.inherit import check_like, inherit, refer
 from sits.core.problems import Report, Rule, join
@@ -49,6 +51,19 @@ RANGES: dict[type, dict[str, tuple[float, float]]] = {
         "body_limit": (1, _INF),
         "answer_limit": (1, _INF),
     },
+    RuntimeAdapters: {
+        "watch": (10**7, _INF),
+        "load_timeout": (10**6, _INF),
+        "backoff": (10**6, _INF),
+    },
+    AdapterProbe: {
+        "tokens": (1, 16),
+        "tolerance": (0.0001, 10),
+        "every": (0, _INF),
+        "timeout": (10**6, _INF),
+    },
+    AdapterEngine: {"slots": (1, 65_536)},
+    RuntimeAdapter: {"copies": (0, 65_536), "tolerance": (0, 10)},
     tree.Link: {"local": (1, _INF), "remote": (1, _INF)},
     tree.Node: {"gpus": (1, 1024), "gpu_memory": (1, _INF)},
     tree.Model: {
@@ -104,6 +119,8 @@ def check(fleet: tree.Fleet, path: str, report: Report) -> None:
         inner = f"{join(path, 'adapters')}[{i}].model"
         refer(family.model, models, "model", inner, report)
     _check_engines(fleet, path, report)
+    _check_names(fleet.runtime_adapters.adapters, join(path, "runtime_adapters.adapters"), report)
+    check_adapters(fleet, path, report)
     check_access(fleet, path, report)
 
 

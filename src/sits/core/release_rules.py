@@ -31,6 +31,7 @@ def served_names(fleet: tree.Fleet) -> Iterator[str]:
         for name in engine.adapters:
             family = families.get(name)
             yield from (f"{name}-{i}" for i in range(family.count)) if family else (name,)
+    yield from (adapter.name for adapter in fleet.runtime_adapters.adapters)
 
 
 def check_releases(fleet: tree.Fleet, path: str, report: Report) -> None:

@@ -122,6 +122,7 @@ class Exchange(msgspec.Struct):
     window: Decision | None = None
     replica: Replica | None = None
     taken: Replica | None = None
+    taken_adapter: str = ""
     tried: tuple[str, ...] = ()
     started: bool = False
     answered: bool = False

@@ -88,6 +88,11 @@ def catalog(replicas: Iterable[Replica]) -> dict[str, tuple[str, str]]:
     return names | models
 
 
+def loadable(fleet: Fleet) -> dict[str, tuple[str, str]]:
+    """The same for adapters that are loaded when they are asked for."""
+    return {adapter.name: (adapter.model, adapter.name) for adapter in fleet.runtime_adapters.adapters}
+
+
 class Place(NamedTuple):
     """Where a worker counts: the table, its row, and each engine's slot."""
 

@@ -82,6 +82,7 @@ REASONS: Mapping[str, str] = {
 
 UNPROVEN = frozenset(
     {
+        "not_listed",
         "other_path",
         "names_base",
         "answers_as_base",

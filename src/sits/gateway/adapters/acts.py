@@ -173,7 +173,7 @@ async def _prove(tender: "Tender", seat: Seat) -> str:
         if error.reason in UNPROVEN and adapter.path:
             fail(tender, seat, LEAVING, error)
         else:
-            fail(tender, seat, ABSENT if error.reason == "not_listed" else LOADED, error)
+            fail(tender, seat, LOADED, error)
         return error.reason
     if not tender.still(seat, boot, PROVING):
         return RESTARTED

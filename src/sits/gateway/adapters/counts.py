@@ -10,6 +10,8 @@ from collections import Counter
 
 import msgspec
 
+from sits.gateway.metrics import escaped
+
 
 class Counts(msgspec.Struct):
     """Loads by (engine, adapter) and by reason; READY lost; evictions; base models that answered as an adapter.
@@ -31,13 +33,21 @@ class Counts(msgspec.Struct):
 
     def vitals(self) -> dict[str, dict[str, float]]:
         """The counters as families of a metrics page: {family: {labels: value}}."""
-        pair = 'engine="{}",adapter="{}"'
-        more = pair + ',reason="{}"'
         return {
-            "sits_adapter_loads_total": {pair.format(*key): n for key, n in self.attempted.items()},
-            "sits_adapter_loads_succeeded_total": {pair.format(*key): n for key, n in self.succeeded.items()},
-            "sits_adapter_loads_failed_total": {more.format(*key): n for key, n in self.failed.items()},
-            "sits_adapter_withdrawn_total": {more.format(*key): n for key, n in self.withdrawn.items()},
-            "sits_adapter_evicted_total": {pair.format(*key): n for key, n in self.evicted.items()},
-            "sits_adapter_base_mixed_total": {f'engine="{engine}"': n for engine, n in self.mixed.items()},
+            "sits_adapter_loads_total": {labels(*key): n for key, n in self.attempted.items()},
+            "sits_adapter_loads_succeeded_total": {labels(*key): n for key, n in self.succeeded.items()},
+            "sits_adapter_loads_failed_total": {labels(*key): n for key, n in self.failed.items()},
+            "sits_adapter_withdrawn_total": {labels(*key): n for key, n in self.withdrawn.items()},
+            "sits_adapter_evicted_total": {labels(*key): n for key, n in self.evicted.items()},
+            "sits_adapter_base_mixed_total": {labels(engine): n for engine, n in self.mixed.items()},
         }
+
+
+def labels(engine: str, adapter: str = "", reason: str = "", state: str = "") -> str:
+    """The labels of one number.
+
+    >>> labels("e", "a", "denied")
+    'engine="e",adapter="a",reason="denied"'
+    """
+    pairs = (("engine", engine), ("adapter", adapter), ("state", state), ("reason", reason))
+    return ",".join(f'{name}="{escaped(value)}"' for name, value in pairs if value)

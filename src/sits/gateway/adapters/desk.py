@@ -100,14 +100,18 @@ class Desk:
         """The error that says why `adapter` is not ready, and when to come again."""
         self.refused += 1
         why = self._view.why.get(adapter, _UNKNOWN)
-        wait_ns = max(why.retry_ns - self.world.now_ns(), self.control.retry_after)
         return CapacityError(
             f"the adapter {adapter!r} is not ready: {why.text or why.reason}",
             field="model",
             value=adapter,
             code="adapter_not_ready",
-            retry_after_s=wait_ns / SECOND,
+            retry_after_s=self.retry_after_s(adapter),
         )
+
+    def retry_after_s(self, adapter: str) -> float:
+        """When to come again for an adapter that is not ready."""
+        why = self._view.why.get(adapter, _UNKNOWN)
+        return max(why.retry_ns - self.world.now_ns(), self.control.retry_after) / SECOND
 
     def take(self, adapter: str, engine: str, now_ns: int) -> None:
         """A request for `adapter` goes to `engine`."""

@@ -12,12 +12,13 @@ Rules:
 Deliberately absent: engines (gateway.adapters.tender), requests (gateway.adapters.desk), transport (gateway.adapters.service).
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
 
 from sits.core.fleet_adapters import AdapterEngine, RuntimeAdapter, RuntimeAdapters
 from sits.core.ports import World
 from sits.core.units import SECOND
-from sits.gateway.adapters.counts import Counts
+from sits.gateway.adapters.counts import Counts, labels
 from sits.gateway.adapters.files import Files
 from sits.gateway.adapters.memory import Memory
 from sits.gateway.adapters.proof import LoraPort
@@ -69,9 +70,10 @@ class Keeper:
         self._until_ns: dict[str, int] = {}
         self._left: dict[tuple[str, str], int] = {}
         self._running = False
+        self._stopped: list[asyncio.Task[None]] = []
         self._arrange(control, models)
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Begin to look after the engines."""
         self._running = True
         for tender in self._tenders.values():
@@ -81,13 +83,13 @@ class Keeper:
     async def close(self) -> None:
         """Stop; what engines have loaded stays loaded."""
         self._running = False
-        for tender in self._tenders.values():
-            await tender.close()
+        tasks = [task for tender in self._tenders.values() for task in tender.stop()]
+        await asyncio.gather(*tasks, *self._stopped, return_exceptions=True)
 
-    async def reconfigure(self, control: RuntimeAdapters, models: Mapping[str, tuple[str, ...]]) -> None:
+    def reconfigure(self, control: RuntimeAdapters, models: Mapping[str, tuple[str, ...]]) -> None:
         """Go on under another configuration."""
         for tender in self._arrange(control, models):
-            await tender.close()
+            self._stopped += tender.stop()
         if self._running:
             for tender in self._tenders.values():
                 tender.start()
@@ -117,10 +119,7 @@ class Keeper:
 
     def vitals(self) -> dict[str, dict[str, float]]:
         """Counters, and which adapter is ready where."""
-        gauge = {
-            f'engine="{s.engine}",adapter="{s.adapter}",state="{s.state}",reason="{s.reason}"': 1.0
-            for s in self.seats()
-        }
+        gauge = {labels(seat.engine, seat.adapter, seat.reason, seat.state): 1.0 for seat in self.seats()}
         return {**self.counts.vitals(), "sits_adapter_state": gauge}
 
     # -- for the tenders ----------------------------------------------------------------------------------------

@@ -1,33 +1,30 @@
-"""Putting desk and keeper together: in one process directly, among workers by questions and answers.
+"""Putting desk and keeper together: in one process directly, among workers by messages.
 
 ```
-one process     desk <--> keeper
-workers         desk --Report--> ask("adapters") --> Service --> keeper
-                desk <--Reply--- answered when the view is newer than the desk's, or after `BEAT_NS`
+one process     desk <-----------------> keeper
+workers         desk --Report--> Service --> keeper       at once when it matters, and every `BEAT_S`
+                desk <--Reply--- Service <-- keeper       an answer to each report, and at each new view
 ```
-A worker always has one question open, so a new view reaches it at once; a report that cannot wait is a second question, which
-ends the first.
+Both are whole states: a message that is lost is made up for by the next.
 
 Rules: a new configuration's `Adapters` takes over desk and keeper of the one before it when it is started, not when it is made:
 making one touches nothing.  What needs the engines is only imported where the keeper lives.
 
-Deliberately absent: how questions travel.
+Deliberately absent: how messages travel.
 """
 
 import asyncio
-import contextlib
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sits.core.errors import SitsError
 from sits.core.fleet import Fleet, OpenAIEngine
 from sits.core.ports import World
 from sits.core.replica import Replica
-from sits.core.units import SECOND
+from sits.core.request import Request
 from sits.gateway.adapters.desk import Desk
 from sits.gateway.adapters.view import Reply, Report, View
 
@@ -36,18 +33,10 @@ if TYPE_CHECKING:
     from sits.gateway.adapters.keeper import Keeper
     from sits.gateway.adapters.proof import LoraPort
 
-KIND = "adapters"
-BEAT_NS = SECOND
-AWAY_S = 0.2
-"""Pause before a question is repeated that nobody answered."""
+BEAT_S = 1.0
 
 MEMORY = "adapters.json"
 """The file in the store that keeps what was recorded."""
-
-Ask = Callable[[str, bytes], Awaitable[bytes]]
-
-_REPORT = msgspec.msgpack.Decoder(Report)
-_REPLY = msgspec.msgpack.Decoder(Reply)
 
 
 class Adapters:
@@ -56,7 +45,7 @@ class Adapters:
     Args:
         fleet, world: the configuration and the clock.
         replicas: whose `adapters` are kept up to date.
-        ask: the way to the keeper's process; None when this is the only one.
+        tell: gives a report to the keeper's process; None when this is the only one.
         before: of the configuration before this one, in the same process.
 
     `desk` is for requests; `keeper` is there in one process only.
@@ -69,7 +58,7 @@ class Adapters:
         world: World,
         replicas: Iterable[Replica],
         *,
-        ask: Ask | None = None,
+        tell: Callable[[Report], object] | None = None,
         before: "Adapters | None" = None,
     ) -> None:
         self.keeper: Keeper | None = None
@@ -77,111 +66,126 @@ class Adapters:
         self._fleet = fleet
         self._world = world
         self._replicas = list(replicas)
-        self._ask = ask
+        self._tell = tell
         self._before = before
-        self._asking: set[asyncio.Task[None]] = set()
-        self._loop: asyncio.Task[None] | None = None
+        self._beat: asyncio.TimerHandle | None = None
+        self._handed_on = False
+        self._renamed = {entry.engine for entry in fleet.runtime_adapters.engines if entry.api == "sglang"}
+        self.signed = {
+            adapter.name: b'"model":"%b"' % adapter.name.encode()
+            for adapter in fleet.runtime_adapters.adapters
+        }
         self.desk.bind(fleet.runtime_adapters, self._replicas)
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Begin; from here on the desk is the one of the configuration before, if there was one."""
-        before, self._before = self._before, None
+        control, before = self._fleet.runtime_adapters, self._before
+        self._before = None
         if before is not None:
-            before.stop_asking()
-            self.desk, self.keeper = before.desk, before.keeper
+            self.desk, self.keeper = before.hand_on()
             self.desk.send = self._send
-            self.desk.bind(self._fleet.runtime_adapters, self._replicas)
-        if self._ask is not None:
-            self._loop = asyncio.ensure_future(self._questions())
+            self.desk.bind(control, self._replicas)
+        if self._tell is not None:
+            self._beats()
         elif self.keeper is not None:
-            await self.keeper.reconfigure(self._fleet.runtime_adapters, models_of(self._fleet))
+            self.keeper.reconfigure(control, models_of(self._fleet))
         else:
             self.keeper = keeper_of(
                 self._fleet, self._world, Path(self._fleet.gateway.store), self._published
             )
-            await self.keeper.start()
+            self.keeper.start()
+
+    def hand_on(self) -> "tuple[Desk, Keeper | None]":
+        """Leave desk and keeper to the next configuration."""
+        self._handed_on = True
+        if self._beat is not None:
+            self._beat.cancel()
+        return self.desk, self.keeper
 
     async def close(self) -> None:
-        """Stop; what engines have loaded stays loaded."""
-        self.stop_asking()
+        """Stop, unless another goes on; what engines have loaded stays loaded."""
+        if self._handed_on:
+            return
+        if self._beat is not None:
+            self._beat.cancel()
         if self.keeper is not None:
             await self.keeper.close()
 
-    def stop_asking(self) -> None:
-        """Leave the keeper to another."""
-        for task in (self._loop, *self._asking):
-            if task is not None:
-                task.cancel()
+    def hear(self, body: Any) -> None:
+        """Take in what the keeper's process says."""
+        reply = msgspec.convert(body, Reply)
+        self.desk.apply(reply.view, reply.heard)
+        if reply.view.leaving:
+            self._send()
+
+    def as_asked(self, request: Request, engine: str) -> Request:
+        """The request as this engine must be asked for its adapter."""
+        if engine not in self._renamed or request.adapter not in self.signed:
+            return request
+        from sits.gateway.openai_api import with_model  # noqa: PLC0415  (one dialect in two needs it)
+
+        name = f"{request.model}:{request.adapter}"
+        return msgspec.structs.replace(request, body=with_model(request.body, name))
+
+    def signs(self, engine: str) -> bool:
+        """Whether the engine's answers carry the name of what really answered."""
+        return engine not in self._renamed
+
+    def vitals(self) -> dict[str, dict[str, float]]:
+        """What is counted here."""
+        mine = {"sits_adapter_refused_total": {"": float(self.desk.refused)}}
+        return mine if self.keeper is None else mine | self.keeper.vitals()
 
     def _published(self, view: View) -> None:
-        desk = self.desk
-        desk.apply(view, desk.number)
+        self.desk.apply(view, self.desk.number)
         self._send()
 
     def _send(self) -> None:
         if self.keeper is not None:
             self.keeper.heard(0, self.desk.report())
-        elif self._loop is not None:
-            task = asyncio.ensure_future(self._question())
-            self._asking.add(task)
-            task.add_done_callback(self._asking.discard)
+        elif self._tell is not None:
+            self._tell(self.desk.report())
 
-    async def _questions(self) -> None:
-        while True:
-            await self._question()
-
-    async def _question(self) -> None:
-        assert self._ask is not None
-        try:
-            told = await self._ask(KIND, msgspec.msgpack.encode(self.desk.report()))
-        except SitsError:
-            await asyncio.sleep(AWAY_S)
-            return
-        reply = _REPLY.decode(told)
-        self.desk.apply(reply.view, reply.heard)
+    def _beats(self) -> None:
+        self._send()
+        self._beat = asyncio.get_running_loop().call_later(BEAT_S, self._beats)
 
 
 class Service:
-    """The keeper's side, for workers: one answer to each question."""
+    """The keeper's side, for workers.  `send(worker, reply)` reaches one of them."""
 
-    def __init__(self, fleet: Fleet, world: World, store: Path) -> None:
+    def __init__(self, fleet: Fleet, world: World, store: Path, send: Callable[[int, Reply], object]) -> None:
         self.keeper = keeper_of(fleet, world, store, self._published)
-        self._open: dict[int, asyncio.Event] = {}
+        self._send = send
+        self._heard: dict[int, int] = {}
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Begin to look after the engines."""
-        await self.keeper.start()
+        self.keeper.start()
 
-    async def answer(self, worker: int, body: bytes) -> bytes:
-        """The answer to a worker's report: at once when there is news, else when there is, or after a beat."""
-        report = _REPORT.decode(body)
-        if (earlier := self._open.pop(worker, None)) is not None:
-            earlier.set()
-        news = self._open[worker] = asyncio.Event()
+    def hear(self, worker: int, body: Any) -> None:
+        """Take in a worker's report, and answer it."""
+        report = msgspec.convert(body, Report)
+        self._heard[worker] = report.number
         self.keeper.heard(worker, report)
-        if (self.keeper.view.life, self.keeper.view.generation) == (report.life, report.generation):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(BEAT_NS / SECOND):
-                    await news.wait()
-        if self._open.get(worker) is news:
-            del self._open[worker]
-        return msgspec.msgpack.encode(Reply(self.keeper.view, report.number))
+        self._send(worker, Reply(self.keeper.view, report.number))
 
-    async def swap(self, fleet: Fleet) -> None:
+    def swap(self, fleet: Fleet) -> None:
         """Go on under another configuration."""
-        await self.keeper.reconfigure(fleet.runtime_adapters, models_of(fleet))
+        self.keeper.reconfigure(fleet.runtime_adapters, models_of(fleet))
 
     def lost(self, worker: int) -> None:
         """A worker is no more."""
+        self._heard.pop(worker, None)
         self.keeper.gone(worker)
 
     async def close(self) -> None:
-        """Stop."""
+        """Stop; what engines have loaded stays loaded."""
         await self.keeper.close()
 
-    def _published(self, _view: View) -> None:
-        for news in self._open.values():
-            news.set()
+    def _published(self, view: View) -> None:
+        for worker, number in self._heard.items():
+            self._send(worker, Reply(view, number))
 
 
 def models_of(fleet: Fleet) -> dict[str, tuple[str, ...]]:

@@ -102,13 +102,13 @@ class Tender:
             self._task = asyncio.ensure_future(self._rounds())
             self._task.set_name(f"adapters of {self.berth.engine}")
 
-    async def close(self) -> None:
-        """Stop; what the engine has loaded stays loaded."""
+    def stop(self) -> list[asyncio.Task[None]]:
+        """Stop; what the engine has loaded stays loaded.  Returns what is to be waited for."""
         tasks = [task for task in (self._task, self._act) if task is not None]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         self.lora.close()
+        return tasks
 
     def wake(self) -> None:
         """Look again, now."""
