@@ -21,6 +21,7 @@ import click
 
 from sits import __version__
 from sits.app.access import access, keys
+from sits.app.adapters import adapters
 from sits.app.live import reload, up
 from sits.app.plan import plan
 
@@ -313,6 +314,7 @@ def check(fleet: Path, as_json: bool) -> int:
 cli.add_command(plan)
 cli.add_command(keys)
 cli.add_command(access)
+cli.add_command(adapters)
 
 
 @cli.command(short_help="Print the version.")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from sits.core.breakpoints import API_RECV, DISPATCHED, FIRST_TOKEN, LAST_TOKEN, Exactness
 from sits.core.errors import EngineError
-from sits.core.request import Chunk, Request
+from sits.core.request import Chunk
 from sits.core.units import MS
 from sits.gateway.adapters.stage import check_answer
 from sits.gateway.exchange import Exchange
@@ -34,7 +34,10 @@ MEASURED = int(Exactness.MEASURED)
 async def relay(gateway: "Gateway", exchange: Exchange) -> None:
     """Pass the engine's answer on, and mark the first token (of a stream) and the last."""
     assert exchange.replica is not None
-    answer = gateway.engines[exchange.replica.id].generate(_asked(gateway, exchange), exchange.timeline)
+    request = exchange.request
+    if gateway.adapters is not None and request.adapter:
+        request = gateway.adapters.as_asked(request, exchange.replica.id)
+    answer = gateway.engines[exchange.replica.id].generate(request, exchange.timeline)
     whole = None if exchange.request.stream else getattr(answer, "whole", None)
     chunk: Chunk | None = None if whole is None else await whole()
     if chunk is None:
@@ -102,14 +105,6 @@ async def _relay_chunks(gateway: "Gateway", exchange: Exchange, stream: AsyncIte
         exchange.spent(tokens, usage)
     if not exchange.started:
         raise EngineError(f"engine {exchange.replica.id!r} ended without an answer", code="engine_died")
-
-
-def _asked(gateway: "Gateway", exchange: Exchange) -> Request:
-    """The request as this engine takes it."""
-    request = exchange.request
-    if gateway.adapters is not None and request.adapter and exchange.replica is not None:
-        return gateway.adapters.as_asked(request, exchange.replica.id)
-    return request
 
 
 async def _pull(stream: AsyncIterator[Chunk], give: Callable[[Chunk], Awaitable[None] | None]) -> None:
