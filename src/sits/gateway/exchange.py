@@ -95,7 +95,7 @@ class Exchange(msgspec.Struct):
 
     `caller`: who was proven to ask, and `access`: why they may, where policies decide that; `answered`: the client has all of
     the answer; `taken`: where it counts as in flight; `tried`: replicas that failed it;
-    `routed_on`, `admitted_on`: what the policies saw, for the decision record.
+    `routed_on`, `admitted_on`: what the policies saw, for the decision record (as in `core.recorded`: one `Routed` a choice).
     `asked`: the name the caller asked for; `target`: what its assignment makes of it, or the `fallen`th fallback instead;
     `lookup`: its business with the cache.
     """

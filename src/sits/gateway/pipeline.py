@@ -50,6 +50,7 @@ from sits.gateway.access import ACTIONS, Access
 from sits.gateway.adapters.service import Adapters
 from sits.gateway.adapters.stage import need_adapter
 from sits.gateway.adapters.view import Report
+from sits.gateway.decisions import Add, Decisions
 from sits.gateway.endpoints import LAYERS, error_of, event_of
 from sits.gateway.exchange import CLIENT_LEFT, OUTCOMES, Cpu, Exchange, NoRecorder, Recorder, Sink
 from sits.gateway.holding import Holder
@@ -184,6 +185,7 @@ class Gateway:
         generation: name of the configuration, for answers and records.
         before: the gateway of the generation before this one, whose counts, breakers and balances go on.
         place: what this process shares with its siblings; alone without.
+        record: takes the rows of decision records; none are made without.
         tell_adapters: the way to the process that keeps runtime adapters; this one without.
 
     `counts` is finished requests by outcome; `offered - sum(counts)` are still inside.
@@ -203,6 +205,7 @@ class Gateway:
         generation: str = "",
         before: "Gateway | None" = None,
         place: "Place | None" = None,
+        record: Add | None = None,
         tell_adapters: Callable[[Report], object] | None = None,
     ) -> None:
         self.world = world
@@ -234,6 +237,9 @@ class Gateway:
         self.assigner = Assigner(policy.release, policy.releases, self.catalog)
         self.cached = cache_of(fleet, before)
         self.holders = {name: Holder(fleet.policy.window, world) for name in self.places.by_id}
+        self.decisions: Decisions | None = None
+        if record is not None:
+            self.decisions = Decisions(record, world.nonce(), fleet.access.headers)
         self.windowed = fleet.policy.window.kind != "none"
         unneeded: set[Stage] = {look_in_cache} if self.cached is None else set()
         if not self.windowed:
@@ -328,16 +334,24 @@ class Gateway:
         places = self.places
         places.refresh(now_ns)
         turn, self._turn = self._turn, self._turn + 1
-        exchange.routed_on = (now_ns, turn, [replica.inflight_tokens for replica in places.replicas])
-        return pick(
-            exchange.request,
-            places.replicas,
+        replicas = places.replicas
+        barred = self._barred(exchange, now_ns) if places.trips else exchange.tried
+        request = exchange.request
+        choice = pick(
+            request,
+            replicas,
             self.fleet.policy.route,
             exchange.need_tokens,
             now_ns,
             turn,
-            self._barred(exchange, now_ns) if places.trips else exchange.tried,
+            barred,
         )
+        if self.decisions is not None:
+            inflight = [replica.inflight_tokens for replica in replicas]
+            facts = self.decisions.facts(replicas, now_ns)
+            seen = (now_ns, turn, request.model, request.adapter, barred, inflight, facts, choice)
+            exchange.routed_on += (seen,)
+        return choice
 
     def why_none(self, exchange: Exchange) -> Decision:
         """The decision behind an empty choice, with its reasons."""
@@ -453,6 +467,8 @@ class Gateway:
         self.counts[exchange.outcome] += 1
         if self.cached is not None:
             keep_answer(self.cached, exchange, self.world.now_ns())
+        if self.decisions is not None:
+            self.decisions.record(exchange, self.generation, self.world.now_ns())
         request, timeline = exchange.request, exchange.timeline
         engine = exchange.replica.id if exchange.replica is not None else ""
         if self.metrics is not None:

@@ -54,6 +54,15 @@ ORDER BY t_ns, run_id, engine""",
 SELECT * FROM signals WHERE {_SAMPLE_BOUNDS}
     AND ($source IS NULL OR source = $source) AND ($name IS NULL OR name = $name)
 ORDER BY t_ns, run_id, source, name""",
+    "decisions_window": f"""
+SELECT d.record, r.engine, r.dispatched, r.sent, r.last_token, r.api_recv, r.first_token, r.exactness, r.wall_ns
+FROM decisions d JOIN requests r ON d.id = r.id AND d.run_id = r.run_id
+WHERE {_REQUEST_BOUNDS.replace("run_id", "r.run_id").replace("$r.run_id", "$run_id")}
+ORDER BY r.wall_ns, r.id""",
+    "facts_all": "SELECT record FROM facts WHERE ($run_id IS NULL OR run_id = $run_id) ORDER BY t_ns, version",
+    "decision": "SELECT run_id, record FROM decisions WHERE id = $id",
+    "facts_of": "SELECT record FROM facts WHERE ($version IS NULL OR version = $version)",
+    "request": "SELECT * FROM requests WHERE id = $id",
     "outcomes": f"""
 SELECT outcome, status, detail, count(*) AS n FROM requests WHERE {_REQUEST_BOUNDS}
 GROUP BY outcome, status, detail ORDER BY n DESC, outcome, status, detail""",

@@ -301,7 +301,10 @@ def _writable(values: np.ndarray) -> np.ndarray:
     if values.dtype != object:
         return values
     made = np.empty(len(values), dtype=object)
-    made[:] = [str(text).encode("utf-8", "replace").decode() for text in values]
+    made[:] = [
+        value if isinstance(value, bytes) else str(value).encode("utf-8", "replace").decode()
+        for value in values
+    ]
     return made
 
 

@@ -1,8 +1,9 @@
-"""The three tables of the store: their columns, in order, with their types.
+"""The tables of the store: their columns, in order, with their types.
 
 `requests` has one row a request, with the 20 points of `core.breakpoints` as columns (monotonic ns, 0 where
 missing) and `exactness` as 20 digits, one a point.  `steps` has one row an engine step.  `signals` has one row a
-sampled value.  In memory a table is `dict[str, numpy.ndarray]`: `object` arrays for text, int64, int32 or float64
+sampled value.  `decisions` has one record a request, `facts` what was known of the replicas that records refer to
+(`core.recorded`, as bytes).  In memory a table is `dict[str, numpy.ndarray]`: `object` arrays for text, int64, int32 or float64
 for numbers; on disk it is Parquet with the SQL types below.
 
 Rules: monotonic times only (`wall_ns` is for display and for `--since`); units last in a name; columns are only ever
@@ -20,7 +21,7 @@ from sits.core.errors import BugError
 
 Columns = dict[str, np.ndarray]
 
-_TEXT, _INT, _LONG, _REAL = "VARCHAR", "INTEGER", "BIGINT", "DOUBLE"
+_TEXT, _INT, _LONG, _REAL, _BYTES = "VARCHAR", "INTEGER", "BIGINT", "DOUBLE", "BLOB"
 
 REQUESTS: Mapping[str, str] = {
     **dict.fromkeys(("run_id", "id", "tenant", "model", "adapter", "engine", "arm", "outcome"), _TEXT),
@@ -57,9 +58,19 @@ STEPS: Mapping[str, str] = {
 
 SIGNALS: Mapping[str, str] = {"run_id": _TEXT, "t_ns": _LONG, "source": _TEXT, "name": _TEXT, "value": _REAL}
 
-TABLES: Mapping[str, Mapping[str, str]] = {"requests": REQUESTS, "steps": STEPS, "signals": SIGNALS}
+DECISIONS: Mapping[str, str] = {"run_id": _TEXT, "id": _TEXT, "t_ns": _LONG, "record": _BYTES}
 
-_DTYPES: Mapping[str, Any] = {_TEXT: object, _INT: np.int32, _LONG: np.int64, _REAL: np.float64}
+FACTS: Mapping[str, str] = {"run_id": _TEXT, "version": _LONG, "t_ns": _LONG, "record": _BYTES}
+
+TABLES: Mapping[str, Mapping[str, str]] = {
+    "requests": REQUESTS,
+    "steps": STEPS,
+    "signals": SIGNALS,
+    "decisions": DECISIONS,
+    "facts": FACTS,
+}
+
+_DTYPES: Mapping[str, Any] = {_TEXT: object, _BYTES: object, _INT: np.int32, _LONG: np.int64, _REAL: np.float64}
 _BOUNDS: Mapping[str, tuple[int, int]] = {_INT: (-(2**31), 2**31 - 1), _LONG: (-(2**63), 2**63 - 1)}
 
 

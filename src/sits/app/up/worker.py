@@ -68,7 +68,11 @@ class Worker:
 
         """
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
-        self._keeper = Link(self.post.keeper, {"state": self._observe}, first=self.world.nonce() >> 16)
+        self._keeper = Link(
+            self.post.keeper,
+            {"state": self._observe},
+            first=self.world.nonce() >> 16,
+        )
         supervisor = Link(
             self.post.supervisor,
             {
@@ -114,6 +118,7 @@ class Worker:
             generation=new.name,
             before=before,
             place=Place(self.post.shared, self.post.index, new.slots),
+            record=run.add,
         )
         self._runs[gateway] = new.run_id
         return gateway

@@ -1,0 +1,102 @@
+"""Decision records on the live path: what each exchange was decided by, as bytes, and the facts about the replicas it refers to.
+
+Rules: facts get a new version only when something about a replica changed besides what is in flight there; versions are unique
+over processes (`source` is drawn, the rest counts up), and facts are handed out before the first record that names them.
+
+Deliberately absent: deciding again (gateway.redecide), and where rows go.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sits.core.recorded import Facts, Recorded, Seen, encode
+from sits.core.replica import Replica
+
+if TYPE_CHECKING:
+    from sits.gateway.exchange import Exchange
+
+Add = Callable[[str, tuple[Any, ...]], None]
+"""Takes a row of a table: (`decisions`, (id, t_ns, record)) or (`facts`, (version, t_ns, record))."""
+
+SOURCE_BITS = 40
+"""Facts a process can tell apart; above them is which process."""
+
+
+NOT_ASKED = (-1, -1, 0)
+
+
+class Decisions:
+    """Makes records, and hands rows to `add`."""
+
+    def __init__(self, add: Add, source: int, watched: Sequence[str]) -> None:
+        self._add = add
+        self._version = (source & 0x3FFFFF) << SOURCE_BITS
+        self._known: list[tuple[Any, ...]] = []
+        self._watched = [(name.encode("latin-1"), name) for name in watched]
+
+    def facts(self, replicas: Sequence[Replica], now_ns: int) -> int:
+        """The version of what is known of `replicas`."""
+        known = [(r.weight, r.healthy, r.observed_ns, len(r.adapters)) for r in replicas]
+        if known != self._known:
+            self._known = known
+            self._version += 1
+            seen = tuple(
+                Seen(
+                    r.id,
+                    r.models,
+                    tuple(sorted(r.adapters)),
+                    r.region,
+                    r.weight,
+                    r.healthy,
+                    r.running,
+                    r.waiting,
+                    r.kv_usage,
+                    r.observed_ns,
+                )
+                for r in replicas
+            )
+            self._add("facts", (self._version, now_ns, encode(Facts(self._version, seen))))
+        return self._version
+
+    def record(self, exchange: "Exchange", generation: str, now_ns: int) -> None:
+        """Keep the record of a finished exchange."""
+        request, caller, headers = exchange.request, exchange.caller, exchange.headers
+        session, hint = headers.get(b"x-sits-session"), headers.get(b"x-model-version")
+        lookup, (requests, tokens, admitted_ns) = exchange.lookup, exchange.admitted_on or NOT_ASKED
+        made = Recorded(
+            request.id,
+            generation,
+            caller.tenant,
+            caller.team,
+            caller.key_id,
+            caller.kind,
+            caller.roles,
+            caller.claims,
+            {name: headers[raw].decode("latin-1") for raw, name in self._watched if raw in headers},
+            request.endpoint,
+            exchange.asked,
+            request.unit,
+            "" if session is None else session.decode("latin-1"),
+            "" if hint is None else hint.decode("latin-1"),
+            request.prompt_tokens,
+            request.output_tokens_max,
+            exchange.need_tokens,
+            request.prefix,
+            "" if exchange.access is None else exchange.access.outcome,
+            "",
+            exchange.arm,
+            exchange.fallen,
+            "" if lookup is None else lookup.header.decode(),
+            "",
+            "",
+            0,
+            exchange.routed_on,
+            requests,
+            tokens,
+            admitted_ns,
+            request.deadline_ns,
+            exchange.outcome,
+            exchange.status,
+            exchange.detail,
+        )
+        self._add("decisions", (request.id, now_ns, encode(made)))
