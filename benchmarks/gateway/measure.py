@@ -18,7 +18,7 @@ from pathlib import Path
 from gateway.load import Load, cores, family, free_ports, raise_priority, wait_until
 from gateway.peers import KEY, Peer, Place
 
-PHASES = ("sat", "credit", "flood", "rate", "ttft", "many", "large", "cancel", "hostile")
+PHASES = ("sat", "credit", "flood", "rate", "ttft", "cancel", "many", "large", "hostile")
 QUICK = ("sat", "credit", "flood", "rate", "ttft", "cancel")
 LARGE = (1_000_000, 5_000_000, 20_000_000)
 PROMPT_100K = 400_000

@@ -52,10 +52,13 @@ def _recorded(store: Path) -> dict[str, bool]:
     rows = duckdb.sql(
         f"select arm, api_recv, parsed, authorized, routed, dispatched, sent from '{store}/requests/**/*.parquet' where outcome = 'completed'"
     ).fetchall()
-    decisions = sorted(store.glob("decisions/**/*"))
+    decisions = sorted(store.glob("decisions/**/*.parquet"))
+    decided = (
+        duckdb.sql(f"select count(*) from '{store}/decisions/**/*.parquet'").fetchone()[0] if decisions else 0
+    )
     return {
         "release of two arms": {row[0] for row in rows} == {"stable", "canary"},
         "every request recorded": len(rows) >= REQUESTS,
         "timeline": bool(rows) and all(point > 0 for row in rows for point in row[1:]),
-        "decision records": any(path.is_file() for path in decisions),
+        "decision records": decided >= REQUESTS,
     }
