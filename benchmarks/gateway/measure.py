@@ -87,7 +87,6 @@ class Running:
 
     def tail(self) -> str:
         """The end of what it wrote."""
-        self.log.flush()
         return (self.scratch / "log").read_text(errors="replace")[-600:]
 
     def rss(self) -> dict[int, float]:

@@ -47,18 +47,20 @@ def prove(peer: Peer, home: Path) -> dict[str, bool]:
     return found
 
 
+def _read(store: Path, table: str, columns: str) -> list[tuple]:
+    """Rows of a table; none when there is no such table."""
+    if not any(store.glob(f"{table}/**/*.parquet")):
+        return []
+    return duckdb.sql(f"select {columns} from '{store}/{table}/**/*.parquet'").fetchall()
+
+
 def _recorded(store: Path) -> dict[str, bool]:
     """What the store holds: one row a request with its arm and its timeline, one decision a request."""
-    rows = duckdb.sql(
-        f"select arm, api_recv, parsed, authorized, routed, dispatched, sent from '{store}/requests/**/*.parquet' where outcome = 'completed'"
-    ).fetchall()
-    decisions = sorted(store.glob("decisions/**/*.parquet"))
-    decided = (
-        duckdb.sql(f"select count(*) from '{store}/decisions/**/*.parquet'").fetchone()[0] if decisions else 0
-    )
+    points = "api_recv, parsed, authorized, routed, dispatched, sent"
+    rows = [row[1:] for row in _read(store, "requests", f"outcome, arm, {points}") if row[0] == "completed"]
     return {
         "release of two arms": {row[0] for row in rows} == {"stable", "canary"},
         "every request recorded": len(rows) >= REQUESTS,
         "timeline": bool(rows) and all(point > 0 for row in rows for point in row[1:]),
-        "decision records": decided >= REQUESTS,
+        "decision records": len(_read(store, "decisions", "id")) >= REQUESTS,
     }
