@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 from sits.core.fleet_access import Access
 from sits.core.fleet_adapters import RuntimeAdapters
 from sits.core.fleet_cache import ResponseCache
+from sits.core.fleet_routes import Regions, Residency, RouteRule, Shift
 from sits.core.section import Section as _Section
 from sits.core.units import Bytes, BytesPerSecond, Ns, Share
 
@@ -266,6 +267,10 @@ class Fleet(_Section, frozen=True, kw_only=True):
     gateway: Gateway = Gateway()
     access: Access = Access()
     policy: Policies = Policies()
+    routes: tuple[RouteRule, ...] = ()
+    regions: Regions = Regions()
+    residency: tuple[Residency, ...] = ()
+    shift: Shift | None = None
     nodes: tuple[Node, ...] = ()
     models: tuple[Model, ...] = ()
     adapters: tuple[Adapters, ...] = ()

@@ -21,10 +21,12 @@ from sits.core.decode import fields_of
 from sits.core.fleet_access_rules import check_access
 from sits.core.fleet_adapters import AdapterEngine, AdapterProbe, RuntimeAdapter, RuntimeAdapters
 from sits.core.fleet_cache import ResponseCache
+from sits.core.fleet_routes import RouteArm, Shift
 from sits.core.inherit import check_like, inherit, refer
 from sits.core.problems import Report, Rule, join
 from sits.core.remote_rules import NAME_CHARACTERS, check_remote, check_weight, is_host
 from sits.core.release_rules import check_releases, releases_of
+from sits.core.route_rules import check_routes
 
 _INF = math.inf
 RANGES: dict[type, dict[str, tuple[float, float]]] = {
@@ -64,6 +66,8 @@ RANGES: dict[type, dict[str, tuple[float, float]]] = {
     },
     AdapterEngine: {"slots": (1, 65_536)},
     RuntimeAdapter: {"copies": (0, 65_536), "tolerance": (0, 10)},
+    RouteArm: {"weight": (0, 1e6)},
+    Shift: {"min_requests": (1, 2**31)},
     tree.Link: {"local": (1, _INF), "remote": (1, _INF)},
     tree.Node: {"gpus": (1, 1024), "gpu_memory": (1, _INF)},
     tree.Model: {
@@ -103,7 +107,7 @@ def check(fleet: tree.Fleet, path: str, report: Report) -> None:
     if not fleet.name.strip() or not fleet.name.isprintable() or len(fleet.name) > NAME_CHARACTERS:
         hint = f"one line of text, at most {NAME_CHARACTERS} characters"
         report.add(join(path, "name"), f"{fleet.name[:40]!r} cannot be a name", value=fleet.name, hint=hint)
-    for field in ("nodes", "models", "adapters", "engines"):
+    for field in ("nodes", "models", "adapters", "engines", "routes", "residency"):
         _check_names(getattr(fleet, field), join(path, field), report)
     _check_gateway(fleet.gateway, join(path, "gateway"), report)
     _check_window(fleet.policy.window, join(path, "policy.window"), report)
@@ -121,6 +125,9 @@ def check(fleet: tree.Fleet, path: str, report: Report) -> None:
     _check_engines(fleet, path, report)
     _check_names(fleet.runtime_adapters.adapters, join(path, "runtime_adapters.adapters"), report)
     check_adapters(fleet, path, report)
+    for i, rule in enumerate(fleet.routes):
+        _check_names(rule.arms, f"{join(path, 'routes')}[{i}].arms", report)
+    check_routes(fleet, path, report)
     check_access(fleet, path, report)
 
 
