@@ -13,6 +13,7 @@ from sits.app.up.outbox import CHUNK, ROWS_MAX, TEXT_MAX, Outbox
 from sits.core.breakpoints import API_RECV
 from sits.core.errors import UnknownError
 from sits.core.timeline import Timeline
+from sits.telemetry.packing import KIND, Packed
 from sits.telemetry.recorder import LABELS
 from sits.telemetry.tables import REQUESTS
 from sits.world import RealWorld
@@ -142,10 +143,16 @@ class Rows(list):
     """What a keeper hears."""
 
     def hear(self, body):
-        self.append(body)
+        table, run_id, rows = body
+        self.append((table, run_id, Packed(*rows) if table == "requests" else rows))
 
-    def texts(self, table):
-        return [row[0] for name, _, rows in self for row in rows if name == table]
+    @property
+    def ids(self):
+        return [name for table, _, part in self if table == "requests" for name in part.texts[0]]
+
+    @property
+    def models(self):
+        return [part.kinds[kind][KIND.index("model")] for _, _, part in self for kind in part.kind]
 
 
 def record(run, name, model="m"):
@@ -171,7 +178,7 @@ async def test_an_outbox_sends_rows_of_every_generation_in_order_and_ends_with_a
     second.add("steps", ("step", 1, 2))
     await outbox.stop()
     b.drain()
-    assert rows.texts("requests") == [*(f"r{i}" for i in range(2 * CHUNK + 1)), "late", "s0"]
+    assert rows.ids == [*(f"r{i}" for i in range(2 * CHUNK + 1)), "late", "s0"]
     assert {run for name, run, _ in rows if name == "steps"} == {"run-2"}
     assert len(beside) == 2
     assert outbox.dropped == 0
@@ -193,8 +200,18 @@ async def test_what_finds_no_room_is_counted_and_a_made_up_text_costs_no_other_r
     record(run, "after")
     outbox.flush()
     b.drain()
-    assert rows.texts("requests") == ["before", "hostile", "after"]
-    assert [len(row[2]) for _, _, part in rows for row in part] == [1, TEXT_MAX, 1]
+    assert rows.ids == ["before", "hostile", "after"]
+    assert [len(model) for model in rows.models] == [1, TEXT_MAX, 1]
+    record(run, "half", model="half a \ud83d character")
+    record(run, "next")
+    outbox.flush()
+    b.drain()
+    assert rows.ids[-2:] == ["half", "next"]
+    assert rows.models[-2:] == ["half a ? character", "m"]
+    run.add("steps", ("e0", 2**70))
+    outbox.flush()
+    b.drain()
+    assert rows[-1] == ("steps", "run", [["e0", 2**63 - 1]])
     assert outbox.dropped == 0
 
     b.close()  # now nobody reads

@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
@@ -21,7 +22,8 @@ from sits.gateway.metrics import (
 )
 from sits.gateway.places import Place, Places
 from sits.gateway.shared import Shared
-from sits.telemetry.recorder import LABELS, Recorder
+from sits.telemetry.packing import HIGH, KIND, LOW, Packed, pack
+from sits.telemetry.recorder import LABELS, NUMBERS, OWN_TEXTS, Recorder
 from sits.telemetry.tables import REQUESTS
 from sits.world import RealWorld
 
@@ -54,8 +56,8 @@ def recorded(finished):
 @given(st.lists(FINISHED, max_size=30), st.integers(0, 30))
 def test_a_fold_over_rows_is_what_counting_each_request_gives_however_the_rows_are_cut(finished, cut):
     folded, counted = Metrics(), Metrics()
-    folded.fold(recorded(finished[:cut]))
-    folded.fold(recorded(finished[cut:]))
+    folded.fold([pack(recorded(part)) for part in (finished[:cut], finished[cut : 2 * cut])])
+    folded.fold([pack(recorded(finished[2 * cut :]))])
     for one in finished:
         start, first, sent = one["start"], one["first"], one["sent"]
         counted.count(
@@ -82,6 +84,21 @@ def test_a_fold_over_rows_is_what_counting_each_request_gives_however_the_rows_a
             mine = [(o["sent"] - o["start"]) / 1e9 for o in timed if o["engine"] == engine]
             key = ("sits_e2e_seconds_bucket", (engine, "+Inf" if bound == math.inf else str(bound)))
             assert samples.get(key, 0) == sum(s <= bound for s in mine)
+
+
+def test_every_label_is_packed_as_what_it_is():
+    assert {*KIND, *NUMBERS, *OWN_TEXTS} == set(LABELS)
+    assert all(REQUESTS[name] == "INTEGER" for name in NUMBERS)
+    assert all(REQUESTS[name] == "VARCHAR" for name in OWN_TEXTS)
+    assert [name for name in KIND if REQUESTS[name] == "INTEGER"] == ["status"]
+
+
+def test_numbers_no_64_bits_hold_are_clipped_and_travel():
+    one = {"outcome": "completed", "engine": "e", "detail": "", "start": 1, "first": 2, "sent": 3}
+    rows = recorded([one | {"output_tokens": n} for n in (2**70, 5, -(2**70))])
+    packed = pack(rows)
+    assert packed.numbers[NUMBERS.index("output_tokens")] == [HIGH, 5, LOW]
+    assert msgspec.convert(msgspec.msgpack.decode(msgspec.msgpack.encode(packed)), Packed).kind == packed.kind
 
 
 @given(

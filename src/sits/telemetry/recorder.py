@@ -43,6 +43,10 @@ LABELS = (
 )
 """What a row begins with, in this order: columns of table `requests`.  After them come the times and their exactness."""
 
+NUMBERS = ("prompt_tokens", "output_tokens", "cached_tokens", "preemptions")
+OWN_TEXTS = ("id", "prompt_hash")
+"""Labels that are numbers, and texts that are another one in each row; the others are of few kinds."""
+
 AT, HOW = len(LABELS), len(LABELS) + 1
 
 Row = tuple[Any, ...]
@@ -127,6 +131,7 @@ class Recorder:
 
     def drain(self) -> "Columns":
         """Hand out all rows as columns of table `requests`, in the order recorded, and forget them."""
+        from sits.telemetry.packing import pack  # noqa: PLC0415
         from sits.telemetry.rows import request_columns  # noqa: PLC0415  # numpy, which a worker never loads
 
-        return request_columns([(self.run_id, self.take())], self._world)
+        return request_columns([(self.run_id, pack(self.take()))], self._world)

@@ -14,6 +14,7 @@ from typing import Any
 
 from sits.app.up.link import Link
 from sits.core.ports import World
+from sits.telemetry.packing import HIGH, LOW, pack
 from sits.telemetry.recorder import Recorder
 
 FLUSH_S = 0.1
@@ -114,9 +115,13 @@ class Outbox:
             await asyncio.sleep(FLUSH_S / 10)
 
     def _send(self, table: str, run_id: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        if not self._link.send("rows", (table, run_id, rows)) and not self._link.send(
-            "rows", (table, run_id, [_cut(row) for row in rows])
-        ):
+        """Send some rows; those that cannot travel as they are, cut and mended."""
+        packs = pack if table == "requests" else list
+        try:
+            taken = self._link.send("rows", (table, run_id, packs(rows)))
+        except (UnicodeEncodeError, OverflowError):  # half a character, or a number beyond 64 bits
+            taken = False
+        if not taken and not self._link.send("rows", (table, run_id, packs([_mended(row) for row in rows]))):
             self._refused += len(rows)
 
     def _tick(self) -> None:
@@ -125,5 +130,11 @@ class Outbox:
         self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self._tick)
 
 
-def _cut(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(value[:TEXT_MAX] if isinstance(value, str) else value for value in row)
+def _mended(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(_mended_value(value) for value in row)
+
+
+def _mended_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return value[:TEXT_MAX].encode("utf-8", "replace").decode()
+    return min(max(value, LOW), HIGH) if isinstance(value, int) else value

@@ -22,6 +22,9 @@ from sits.core.errors import SitsError
 from sits.core.ports import World
 from sits.gateway.shared import Shared
 
+NICE = 5
+"""Requests come before records, where both want one core."""
+
 
 def serve(
     index: int,
@@ -47,6 +50,7 @@ def keep(
 ) -> None:
     """Be the keeper."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the last to go: the supervisor says when
+    os.nice(NICE)
     from sits.app.up.keeper import Desk, Keeper  # noqa: PLC0415  # numpy and duckdb
 
     desk = Desk(workers, supervisor, shared)

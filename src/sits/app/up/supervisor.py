@@ -1,9 +1,9 @@
 """The supervisor: reads the file, holds the port, starts the others, and starts them again.
 
 ```
-read, check ─> listen ─> fork keeper and workers ─> all ready: "serving" ─┬─ SIGHUP or a changed file: next generation, or why not
-                                                                          ├─ a child died: clear its row, start another
-                                                                          └─ SIGINT, SIGTERM: workers drain, keeper writes, end
+read, check ─> listen ─> fork workers ─> they answer: fork keeper ─> "serving" ─┬─ SIGHUP or a changed file: next generation, or why not
+                                                                                ├─ a child died: clear its row, start another
+                                                                                └─ SIGINT, SIGTERM: workers drain, keeper writes, end
 ```
 Rules:
 - It has no loop, no threads and none of the heavy libraries, so that what it forks is small, at the start and an hour later.
@@ -43,6 +43,9 @@ LOOK_NS = SECOND
 
 PATIENCE_NS = 5 * SECOND
 """How much longer than its own limits a child may take to end."""
+
+NEVER_NS = 2**62
+SLEEP_S = 60.0
 
 GIVE_UP_NS = SECOND // 2
 """A pause before the next life from which on waiting connections are better off elsewhere."""
@@ -103,8 +106,8 @@ class Supervisor:
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(self._wake[1].fileno(), warn_on_full_buffer=False)
         try:
-            for child in (*self.workers, self.keeper):
-                self._start(child)
+            for worker in self.workers:
+                self._start(worker)
             while any(child.pid for child in (self.keeper, *self.workers)):
                 self._round()
         finally:
@@ -133,7 +136,7 @@ class Supervisor:
         self._reap()
         now_ns = self.world.now_ns()
         for child in (self.keeper, *self.workers):
-            if not child.pid and not self._stopping and child.due_ns <= now_ns:
+            if not child.pid and not self._stopping and self._due_ns(child) <= now_ns:
                 self._start(child)
         if self._stopping and now_ns > self._stop_by_ns:
             for child in (*self.workers, self.keeper):
@@ -149,8 +152,13 @@ class Supervisor:
         if self._stopping:
             due.append(self._stop_by_ns)
         else:
-            due += [child.due_ns for child in (self.keeper, *self.workers) if not child.pid]
-        return max(0.0, (min(due) - self.world.now_ns()) / SECOND) if due else 60.0
+            due += [self._due_ns(child) for child in (self.keeper, *self.workers) if not child.pid]
+        return min(SLEEP_S, max(0.0, (min(due) - self.world.now_ns()) / SECOND)) if due else SLEEP_S
+
+    def _due_ns(self, child: Child) -> int:
+        """When a child that does not run is to be started: at the beginning workers have the processor to themselves."""
+        waits = child is self.keeper and not child.lives and not all(worker.ready for worker in self.workers)
+        return NEVER_NS if waits else child.due_ns
 
     def _listen_to(self, child: Child) -> None:
         while (message := child.heard()) is not None:
