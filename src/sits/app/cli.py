@@ -24,6 +24,7 @@ from sits.app.access import access, keys
 from sits.app.adapters import adapters
 from sits.app.live import reload, up
 from sits.app.plan import plan
+from sits.app.replay import explain, replay
 
 OK, MISSED, USAGE, FAILED, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
 
@@ -311,6 +312,8 @@ def check(fleet: Path, as_json: bool) -> int:
     return OK
 
 
+cli.add_command(explain)
+cli.add_command(replay)
 cli.add_command(plan)
 cli.add_command(keys)
 cli.add_command(access)

@@ -1,0 +1,162 @@
+"""`sitsctl explain` and `sitsctl replay`: why one request was decided so, and how yesterday's would be by another file.
+
+Both read the decision records that `sitsctl up` keeps in its store, and decide them again by the code that decided them.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from sits.bench.explained import Card
+    from sits.bench.redecided import P99, Replayed
+
+_store = click.option(
+    "--store",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("sits-store"),
+    show_default=True,
+    help="Where `sitsctl up` records to.",
+)
+_json = click.option(
+    "--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else, on stdout."
+)
+
+
+@click.command(short_help="Explain the decisions of one request.")
+@click.argument("id")
+@_store
+@_json
+def explain(id: str, store: Path, as_json: bool) -> int:  # noqa: A002  (the answer's header calls it that)
+    """Explain how request ID was decided: who asked, which arm, which engine and why not another, and where its time went.
+
+    ID is what the answer carried as x-sits-decision-id.  Exits with 1 when it is decided otherwise now than it was.
+    """
+    from sits.app import output  # noqa: PLC0415
+    from sits.bench.explained import explain as look  # noqa: PLC0415
+    from sits.world import RealWorld  # noqa: PLC0415
+
+    output.require_store(store)
+    card = look(store, id, RealWorld())
+    if as_json:
+        output.print_json(card)
+    else:
+        _show_card(card)
+    return 0 if card.identical is not False else 1
+
+
+@click.command(short_help="Decide recorded traffic again, by this or another configuration.")
+@click.option("--since", default="24h", show_default=True, help="How far back, like 15m or 24h.")
+@click.option(
+    "--candidate",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The fleet.yaml to decide by; without it, only the proof that records decide as they did.",
+)
+@_store
+@_json
+@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+def replay(since: str, candidate: Path | None, store: Path, as_json: bool, quiet: bool) -> int:
+    """Decide recorded traffic again: what would move, who would be refused, and what P99 would be.
+
+    Exits with 1 when a record is decided otherwise by its own configuration, or the candidate's P99 is not proven under its
+    objective.
+    """
+    from sits.app import output  # noqa: PLC0415
+    from sits.app.terminal import Progress  # noqa: PLC0415
+    from sits.bench.redecided import History  # noqa: PLC0415
+    from sits.bench.redecided import replay as decide  # noqa: PLC0415
+    from sits.core.config import load_fleet  # noqa: PLC0415
+    from sits.core.units import parse_duration  # noqa: PLC0415
+    from sits.world import RealWorld  # noqa: PLC0415
+
+    output.require_store(store)
+    world = RealWorld()
+    fleet = load_fleet(output.read_text(candidate), str(candidate)) if candidate else None
+    metric = fleet.objective.metric if fleet else "ttft"
+    with Progress(quiet=quiet) as progress:
+        found = decide(History(store, parse_duration(since), world, metric), fleet, world, progress)
+    if as_json:
+        output.print_json(found)
+    else:
+        _show(found, fleet is not None)
+    good = found.identical == found.records and not (
+        found.candidate is not None and found.candidate.high_ms > found.objective_ms
+    )
+    return 0 if good else 1
+
+
+def _show(found: "Replayed", compared: bool) -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    console = Console(width=None, highlight=False)
+    console.print(f"{found.identical:,} of {found.records:,} decisions come out as they were")
+    if found.unknown:
+        console.print(f"{found.unknown:,} more were made by a configuration the store does not have")
+    for name in found.different:
+        console.print(f"  decided otherwise: {name}")
+    if not compared:
+        return
+    moved = sum(move.requests for move in found.moves)
+    console.print(f"\nby the candidate, {found.stay:,} stay where they were and {moved:,} move")
+    table = Table("requests", "went to", "would go to", box=None, pad_edge=False)
+    for move in found.moves:
+        table.add_row(f"{move.requests:,}", move.before, move.after)
+    if found.moves:
+        console.print(table)
+    for reason, count in found.refused:
+        console.print(f"refused that were not: {count:,} ({reason})")
+    console.print(f"\nP99 {found.metric.upper()} as it was   {_p99(found.now)}")
+    console.print(
+        f"P99 {found.metric.upper()} predicted   {_p99(found.candidate) if not found.why_not else found.why_not}"
+    )
+    console.print(
+        f"objective {found.objective_ms:,.0f} ms.  Who moves takes the time of a like request that the new engine answered;"
+        " that it answers more as fast is assumed."
+    )
+
+
+def _p99(value: "P99 | None") -> str:
+    if value is None:
+        return "not known"
+    return f"{value.ms:,.0f} ms [{value.low_ms:,.0f}, {value.high_ms:,.0f}] of {value.requests:,} requests"
+
+
+def _show_card(card: "Card") -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    console = Console(highlight=False)
+    console.print(f"[bold]{card.id}[/bold]  {card.outcome} {card.status}  {card.detail}".rstrip())
+    facts = Table(box=None, show_header=False, pad_edge=False)
+    for name, value in card.facts:
+        facts.add_row(name, value)
+    console.print(facts)
+    for decision in card.decisions:
+        console.print(f"\n[bold]{decision.policy}[/bold]  {decision.outcome}  {decision.choice}".rstrip())
+        rows: list[dict[str, Any]] = list(decision.reasons.get("candidates", ()))
+        if rows:
+            names = list(dict.fromkeys(name for row in rows for name in row))
+            table = Table(*names, box=None, pad_edge=False)
+            for row in rows:
+                table.add_row(*(_cell(row.get(name)) for name in names))
+            console.print(table)
+        for name, value in decision.reasons.items():
+            if name != "candidates" and value not in ({}, ()):
+                console.print(f"  {name}: {_cell(value)}")
+    if card.stages:
+        console.print("\n[bold]time[/bold]")
+        table = Table("stage", "ms", box=None, pad_edge=False)
+        for stage in card.stages:
+            table.add_row(stage.name, f"{stage.ms:,.2f}")
+        console.print(table)
+    console.print(f"\n{card.verdict}")
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}".rstrip("0").rstrip(".")
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={_cell(one)}" for name, one in value.items())
+    return "" if value is None else str(value)
