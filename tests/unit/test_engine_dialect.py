@@ -491,6 +491,11 @@ def test_earlier_thinking_reaches_engines_by_both_names():
     assert said == {"role": "assistant", "content": "ho", "reasoning_content": "hm", "reasoning": "hm"}
 
 
+def test_a_turn_that_says_nothing_is_still_a_turn():
+    told = for_openai([*HI, {"role": "assistant", "content": []}, {"role": "user", "content": []}])
+    assert [(m["role"], m["content"]) for m in told["messages"][1:]] == [("assistant", ""), ("user", [])]
+
+
 def test_an_earlier_refusal_is_text():
     said = {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}], "refusal": "never"}
     blocks = for_anthropic([*HI, said, *HI])["messages"][1]["content"]
@@ -631,7 +636,7 @@ def test_usage_may_come_with_the_finish_reason_and_more_choices_are_not_ours():
     other = {"id": "c", "model": "m", "choices": [{"index": 1, "delta": {"content": "x"}}]}
     counts = {"prompt_tokens": 3, "completion_tokens": 2}
     told = MessageStream().take(
-        lines(piece(content="a"), other, piece(content="b", finish="stop", usage=counts))
+        lines(piece(content="a"), other, piece(content="b", finish="stop", usage=counts), piece())
     )
     folded = fold_events(told)
     assert folded["content"] == [{"type": "text", "text": "ab"}]
