@@ -1,5 +1,6 @@
 """Several processes on one port: what they share, what a killed one costs, and a configuration changed under load."""
 
+import asyncio
 import http.client
 import json
 import os
@@ -14,6 +15,7 @@ import openai
 import pytest
 
 from app_processes import GatedEngine, serving, sitsctl
+from lora_mock import LyingVllm
 from sits.core.config import digest, load_fleet
 from sits.telemetry.store import DuckStore
 
@@ -302,3 +304,49 @@ def test_a_wrong_file_changes_nothing_and_every_reason_is_told(tmp_path):
         assert samples["sits_reloads_total", ("refused",)] == 2
         assert samples["sits_reloads_total", ("unchanged",)] == 1
         up.stop()
+
+
+ADAPTERS = """\
+name: adapters
+gateway: {{listen: "127.0.0.1:0", workers: 2, store: "{store}"}}
+runtime_adapters:
+  wait: 20s
+  probe: {{tolerance: 0.05}}
+  engines: [{{engine: e0, slots: 2}}]
+  adapters: [{{name: sql, model: m, path: /disk/sql}}]
+engines:
+  - {{kind: openai, name: e0, url: "{url}", models: [m]}}
+"""
+
+
+def test_an_adapter_asked_for_in_any_worker_is_loaded_once_and_answers_in_all(tmp_path):
+    """The keeper alone talks to engines about adapters; workers report to it and hear from it, also after one was killed."""
+    vllm, started, loop = LyingVllm({"/disk/sql": "sql"}), threading.Event(), asyncio.new_event_loop()
+
+    def run():
+        loop.run_until_complete(vllm.start())
+        started.set()
+        loop.run_forever()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    started.wait()
+    try:
+        with serving(tmp_path, ADAPTERS, url=vllm.url) as up, ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda _: ask(up, model="sql"), range(8)))
+            assert {status for status, _, _ in answers} == {200}, answers
+            assert {body["choices"][0]["message"]["content"] for _, _, body in answers} == {"[sql]"}
+            assert [path for path, _ in list(vllm.calls)].count("/v1/load_lora_adapter") == 1
+            store = tmp_path / "store"
+            os.kill(up.notice(store).processes["worker-1"], signal.SIGKILL)
+            up.hear("worker-1 works again")
+            answers = list(pool.map(lambda _: ask(up, model="sql"), range(8)))
+            assert {body["choices"][0]["message"]["content"] for _, _, body in answers} == {"[sql]"}
+            assert [path for path, _ in list(vllm.calls)].count("/v1/load_lora_adapter") == 1
+            up.stop()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        vllm.cut()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()

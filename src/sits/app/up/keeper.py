@@ -2,7 +2,7 @@
 
 ```
 rows of workers ──> metrics (a fold) and store (a thread of its own)      engines ──scrape──> states to workers, signals to store
-questions of workers ──> the metrics page
+questions of workers ──> the metrics page, and the services (app.up.services)
 ```
 It is the only one with numpy and duckdb.  It may die: workers go on answering, hold what they can and count what they must drop, and the
 next keeper goes on with their links.  Its counters begin anew then, as counters of processes do.
@@ -23,6 +23,7 @@ import msgspec
 
 from sits.app.up.generation import Generation, unpack
 from sits.app.up.link import Link
+from sits.app.up.services import Services
 from sits.app.up.watch import Watch
 from sits.core.config import dump_fleet
 from sits.core.errors import SitsError
@@ -96,10 +97,17 @@ class Keeper:
             ended=finished.set,
         )
         path = Path(first.fleet.gateway.store)
+        services = self._services = Services(
+            self.world, path, lambda worker, kind, body: links[worker].send(kind, body)
+        )
         links = [
             Link(
                 end,
-                {"rows": self._rows, "vitals": functools.partial(self._vitals, worker)},
+                {
+                    "rows": self._rows,
+                    "vitals": functools.partial(self._vitals, worker),
+                    "adapters": functools.partial(services.hear_adapters, worker),
+                },
                 {"page": self._page},
             )
             for worker, end in enumerate(self.desk.workers)
@@ -115,6 +123,7 @@ class Keeper:
             self._watch.stop()
             for link in links:
                 link.drain()
+            await services.close()
             self._fold()
             await asyncio.to_thread(writer.stop)
         supervisor.send("drained", (self.metrics.completed, self._dropped(), writer.last_error))
@@ -129,6 +138,7 @@ class Keeper:
         self._generation = new
         (self._path / f"fleet-{new.name}.yaml").write_text(dump_fleet(new.fleet))
         self._watch.adopt(new.fleet)
+        self._services.adopt(new.fleet)
 
     def _rows(self, body: Sequence[Any]) -> None:
         table, run_id, rows = body
@@ -152,6 +162,8 @@ class Keeper:
         for worker, pid in self._about.workers.items():
             if now.workers.get(worker) != pid and worker in self._known:
                 self._past = added((self._past, _counters(self._known.pop(worker))))
+            if now.workers.get(worker) != pid:
+                self._services.lost(worker)
         self._about = now
 
     def _observed(
@@ -187,7 +199,7 @@ class Keeper:
             },
         }
         engines = engine_vitals(self.desk.shared, self._generation.slots, self.world.now_ns())
-        parts = (mine, engines, self.metrics.vitals(), self._past)
+        parts = (mine, engines, self.metrics.vitals(), self._services.vitals(), self._past)
         return page(added((*parts, *self._known.values())))
 
 

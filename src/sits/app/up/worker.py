@@ -14,6 +14,7 @@ Deliberately absent: files, and the decision to stop.
 """
 
 import asyncio
+import functools
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -70,7 +71,7 @@ class Worker:
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
         self._keeper = Link(
             self.post.keeper,
-            {"state": self._observe},
+            {"state": self._observe, "adapters": self._hear_adapters},
             first=self.world.nonce() >> 16,
         )
         supervisor = Link(
@@ -119,6 +120,7 @@ class Worker:
             before=before,
             place=Place(self.post.shared, self.post.index, new.slots),
             record=run.add,
+            tell_adapters=functools.partial(self._keeper.send, "adapters"),
         )
         self._runs[gateway] = new.run_id
         return gateway
@@ -159,6 +161,11 @@ class Worker:
                 now_ns=now_ns,
                 capacity_tokens=capacity_tokens,
             )
+
+    def _hear_adapters(self, body: Any) -> None:
+        adapters = self._server.gateway.adapters
+        if adapters is not None:
+            adapters.hear(body)
 
     async def _page(self) -> bytes:
         """The metrics page of the whole gateway, with all that this worker knows by now."""
