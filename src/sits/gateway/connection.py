@@ -48,6 +48,9 @@ PIPELINED_BYTES = 2**20
 """Complete requests waiting behind the one being answered on a connection, and the bytes of their bodies; beyond this,
 reading stops."""
 
+ID_NAMES: tuple[bytes, ...] = (b"\r\nx-request-id: ", b"\r\nx-sits-decision-id: ")
+"""The names under which an answer says the request's id."""
+
 WRITE_BUFFER_BYTES = 256 * 1024
 """Bytes a client may be behind before its engine is held back."""
 
@@ -58,45 +61,50 @@ LINGER_NS = 2 * SECOND
 class HttpSink:
     """The answer of one exchange on a connection."""
 
-    __slots__ = ("_connection", "_head", "_parts", "_streaming", "chunked", "close")
+    __slots__ = ("_body", "_connection", "_name", "_names", "_parts", "_streaming", "chunked", "close")
 
-    def __init__(self, connection: "Connection", request_id: str, *, close: bool, chunked: bool) -> None:
+    def __init__(self, connection: "Connection", request_id: str, close: bool, chunked: bool) -> None:
         self._connection = connection
-        name = request_id.encode()
-        stamp = connection.server.stamp
-        self._head = b"".join((b"\r\nx-request-id: ", name, b"\r\nx-sits-decision-id: ", name, stamp))
-        self._parts: list[bytes] = []
+        self._name = request_id.encode()
+        self._names = ID_NAMES
+        self._body = b""
         self._streaming = False
         self.close = close
         self.chunked = chunked
 
-    def name_for_anthropic(self, request_id: str) -> None:
-        """Say the request's id by the name Anthropic's clients look for."""
-        self._head += b"\r\nrequest-id: " + request_id.encode()
+    def name_for_anthropic(self) -> None:
+        """Say the request's id also by the name Anthropic's clients look for."""
+        self._names = (*ID_NAMES, b"\r\nrequest-id: ")
 
     def start(self, status: int, content_type: bytes, headers: Headers = ()) -> None:
         """Prepare the head; it leaves with the first piece of the body."""
-        parts = [status_line(status), b"content-type: ", content_type, self._head]
-        for name, value in headers:
-            parts += (b"\r\n", name, b": ", value)
-        self._head = b"".join(parts)
-        self._streaming = content_type.startswith(b"text/event-stream")
-        if self._streaming:
-            self.close = self.close or not self.chunked or self._connection.server.draining
-            framing = b"\r\ntransfer-encoding: chunked" if self.chunked else b""
-            self._parts.append(self._head + framing + (CLOSES if self.close else HEAD_END))
+        name, server = self._name, self._connection.server
+        parts = [status_line(status), b"content-type: ", content_type, server.stamp]
+        for what in self._names:
+            parts += (what, name)
+        for what, value in headers:
+            parts += (b"\r\n", what, b": ", value)
+        if content_type.startswith(b"text/event-stream"):
+            self._streaming = True
+            self.close = self.close or not self.chunked or server.draining
+            if self.chunked:
+                parts.append(b"\r\ntransfer-encoding: chunked")
+            parts.append(CLOSES if self.close else HEAD_END)
+        self._parts = parts
 
     def write(self, data: bytes) -> "asyncio.Future[None] | None":
         """Send a piece of a stream; keep a piece of a plain answer until its length is known."""
         if not self._streaming:
-            self._parts.append(data)
+            self._body = self._body + data if self._body else data
             return None
         if self.chunked:
             if not data:  # an empty chunk would end the body
                 return None
             data = b"".join((chunk_size(len(data)), data, b"\r\n"))
         if self._parts:
-            data = self._parts.pop() + data
+            self._parts.append(data)
+            data = b"".join(self._parts)
+            self._parts.clear()
         connection = self._connection
         connection.transport.write(data)
         return connection.paused
@@ -109,11 +117,11 @@ class HttpSink:
                 parts.append(LAST_CHUNK)
             connection.transport.write(b"".join(parts))
             return connection.paused
+        body = self._body
         self.close = self.close or connection.server.draining
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
         ending = CLOSES if self.close else HEAD_END
-        length = str(len(body)).encode()
-        connection.transport.write(b"".join((self._head, b"\r\ncontent-length: ", length, ending, body)))
+        parts += (b"\r\ncontent-length: ", str(len(body)).encode(), ending, body)
+        connection.transport.write(b"".join(parts))
         return connection.paused
 
     def abort(self) -> None:

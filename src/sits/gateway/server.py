@@ -196,11 +196,9 @@ class Server:
         at, how = timeline.at, timeline.how
         at[API_RECV], at[PARSED] = incoming.recv_ns, self.now_ns()
         how[API_RECV] = how[PARSED] = MEASURED
-        sink = HttpSink(
-            connection, request_id, close=not incoming.keep_alive, chunked=incoming.version == "1.1"
-        )
+        sink = HttpSink(connection, request_id, not incoming.keep_alive, incoming.version == "1.1")
         if path in ANTHROPIC:
-            sink.name_for_anthropic(request_id)
+            sink.name_for_anthropic()
         work = self.gateway.handle(request, timeline, sink, headers=incoming.headers, problem=problem)
         return sink, problem, work
 
