@@ -209,6 +209,27 @@ def test_what_is_killed_is_started_again_and_the_others_serve_on(tmp_path):
     assert {headers["x-request-id"] for _, headers, _ in during + last} <= set(ids)
 
 
+def test_without_a_supervisor_the_rest_drains_and_leaves(tmp_path):
+    """kill -9 of the one that holds everything: what runs ends, what ended is stored, and the port is free."""
+    with gateway(tmp_path) as up:
+        up.engine.shut()
+        stream = iter(up.sdk.chat.completions.create(**ASK, stream=True))
+        next(stream)
+        pids = up.notice(up.store).processes.values()
+        up.tell(signal.SIGKILL)
+        up.process.wait(60)
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", up.port), timeout=30).close()
+            except ConnectionError:
+                break
+        up.engine.open()
+        assert [chunk.choices[0].delta.content for chunk in stream] == ["two ", "three"]
+        up.process.stderr.read()  # to its end: the last one who could write has left
+        assert not any(os.path.exists(f"/proc/{pid}/fd/0") for pid in pids)  # noqa: PTH110
+    assert [outcome for _, outcome in rows_of(up.store)] == ["completed"]
+
+
 def test_draining_ends_what_runs_in_every_worker(tmp_path):
     with gateway(tmp_path) as up:
         up.engine.shut()

@@ -8,6 +8,7 @@ Deliberately absent: the processes (app.up).
 import os
 import signal
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,7 @@ def up(fleet: Path, workers: int | None, quiet: bool) -> int:
     """
     from sits.app.serve import up as serve  # noqa: PLC0415
 
-    serve(fleet, (lambda _: None) if quiet else (lambda text: click.echo(text, err=True)), workers)
+    serve(fleet, (lambda _: None) if quiet else _say, workers)
     return 0
 
 
@@ -65,6 +66,11 @@ def reload(fleet: Path) -> int:
             return _tell(before, after)
         pause.wait(LOOK_S)
     raise BugError(f"process {before.pid} did not say what became of it in {WAIT_S:.0f} s")
+
+
+def _say(text: str) -> None:
+    with suppress(OSError):  # who reads stderr may have gone; the gateway has not
+        click.echo(text, err=True)
 
 
 def _tell(before: "Notice", after: "Notice") -> int:

@@ -5,7 +5,8 @@ rows of workers ──> metrics (a fold) and store (a thread of its own)      en
 questions of workers ──> the metrics page, and the services (app.up.services)
 ```
 It is the only one with numpy and duckdb.  It may die: workers go on answering, hold what they can and count what they must drop, and the
-next keeper goes on with their links.  Its counters begin anew then, as counters of processes do.
+next keeper goes on with their links.  Its counters begin anew then, as counters of processes do.  When the supervisor is gone it stays
+until the last worker has drained and left.
 
 Files in the store besides the tables: `fleet-<generation>.yaml`, each configuration that was served, so that `why` knows the objective.
 
@@ -91,10 +92,16 @@ class Keeper:
 
         """
         finished = asyncio.Event()
+        alive = set(range(len(self.desk.workers)))
+
+        def ended(worker: int) -> None:  # nobody holds the other end: that happens only without a supervisor
+            alive.discard(worker)
+            if not alive:
+                finished.set()
+
         supervisor = Link(
             self.desk.supervisor,
             {"generation": self._adopt, "about": self._hear_about, "finish": lambda _: finished.set()},
-            ended=finished.set,
         )
         path = Path(first.fleet.gateway.store)
         services = self._services = Services(
@@ -109,6 +116,7 @@ class Keeper:
                     "adapters": functools.partial(services.hear_adapters, worker),
                 },
                 {"page": self._page},
+                functools.partial(ended, worker),
             )
             for worker, end in enumerate(self.desk.workers)
         ]
