@@ -46,7 +46,7 @@ class FakeFiles:
 class FakeLora:
     """One engine.  `lies` switches on ways to be wrong; `log` has every call with its virtual time.
 
-    Lies: `load_ok` (200 for a path that does not exist: the base answers under the name), `unlisted` (loaded, never listed),
+    Lies: `load_ok` (200 for a path that does not exist: the base answers under the name), `unlisted` (what is loaded is never listed),
     `identity` (loads whatever it is given as the base), `fails` (that many loads end in 500), `gone` (no answer to anything),
     `no_line` (a restart is told to nobody), `skips` (a name it has not is answered by the base model).
     """
@@ -59,6 +59,7 @@ class FakeLora:
         self.world = world
         self.load_ns, self.show_ns = load_ns, show_ns
         self.loaded = {}
+        self.hidden = set()
         self.lies = {}
         self.boot = 1
         self.inflight = {}
@@ -78,9 +79,7 @@ class FakeLora:
     async def listed(self):
         await self._answers(MS // 10)
         names = {MODEL: "/base"} | {name: path for name, (path, _) in self.loaded.items()}
-        if self.lies.get("unlisted"):
-            names = {MODEL: "/base"}
-        return names
+        return {name: path for name, path in names.items() if name not in self.hidden}
 
     async def load(self, name, path):
         self.log.append((self.world.now_ns(), "load", name, path))
@@ -105,6 +104,8 @@ class FakeLora:
                 raise LoraError("path_not_found", f"No adapter found for {path}")
             weights = BASE
         self.loaded[name] = (path, weights)
+        if self.lies.get("unlisted"):
+            self.hidden.add(name)
 
     async def unload(self, name):
         self.log.append((self.world.now_ns(), "unload", name, ""))
@@ -114,6 +115,7 @@ class FakeLora:
             self.violations.append(f"{name} unloaded at {self.name} while routed to")
         await self._answers(self.load_ns)
         self.loaded.pop(name, None)
+        self.hidden.discard(name)
         self.proven.pop(name, None)
 
     async def show(self, model, adapter, prompt, tokens):
@@ -143,6 +145,7 @@ class FakeLora:
         """The process begins anew, without adapters."""
         self.boot += 1
         self.loaded.clear()
+        self.hidden.clear()
         self.proven.clear()
         if not self.lies.get("no_line"):
             self._lost()

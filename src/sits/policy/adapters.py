@@ -13,7 +13,7 @@ Only READY answers requests.  UNKNOWN is not ABSENT: of an engine that does not 
 time, because a load stalls its batch.  In this order:
 
 1. prove what is loaded and not proven; ask again what is READY and was proven longer than `every` ago;
-2. load the adapter that is wanted most: asked for longest ago first, then those short of `copies`.  An adapter is loaded where
+2. load the adapter that is wanted most: asked for longest ago first, then those short of `copies` or lost with an engine.  An adapter is loaded where
    there is a free slot before where one must be evicted, and at the less busy engine; so an engine leaves it to a better one;
 3. make room for it: leave the seat used longest ago (LRU) that has no request in flight, is not asked for, and is not one of
    the `copies` that must stay.
@@ -102,6 +102,7 @@ class Seat(msgspec.Struct, kw_only=True):
         failures: in a row; retry_ns: nothing is tried before.
         proven_ns: when it was last proven; since_ns: when this state began.
         inflight: requests it is answering; used_ns: when the last one came.
+        lost: it was READY and nobody wished it gone; until the adapter is READY again somewhere, it is wanted for that.
 
     """
 
@@ -116,6 +117,7 @@ class Seat(msgspec.Struct, kw_only=True):
     proven_ns: int = 0
     inflight: int = 0
     used_ns: int = 0
+    lost: bool = False
 
 
 class Berth(msgspec.Struct, kw_only=True):
@@ -192,7 +194,8 @@ def _wanted(
     """The adapters short of seats, the one wanted most first."""
     short = []
     for adapter in control.adapters:
-        need = max(adapter.copies, 1 if adapter.name in demand_ns else 0)
+        lost = any(mine[adapter.name].lost for mine in seats.values() if adapter.name in mine)
+        need = max(adapter.copies, 1 if lost or adapter.name in demand_ns else 0)
         if adapter.path and need > _had(adapter.name, seats):
             short.append(adapter)
     return sorted(short, key=lambda a: (a.name not in demand_ns, demand_ns.get(a.name, 0), a.name))

@@ -100,7 +100,7 @@ def against(tender: "Tender", seat: Seat, reason: str, detail: str) -> None:
     fail(tender, seat, LOADED, LoraError(reason, detail))
     if reason in UNPROVEN and tender.house.by_name[seat.adapter].path:
         tender.move(seat, LEAVING, reason, detail)
-    tender.house.want(seat.adapter)
+    seat.lost = True
     tender.house.changed()
 
 
@@ -125,6 +125,7 @@ def _succeed(tender: "Tender", seat: Seat) -> None:
     seat.failures = seat.retry_ns = 0
     seat.proven_ns = tender.house.world.now_ns()
     tender.move(seat, READY)
+    tender.house.is_ready(seat.adapter)
     tender.house.changed()
 
 

@@ -5,7 +5,7 @@ loads it once.
 
 Rules:
 - An adapter that is asked for and not ready stays asked for until it is, or `DEMAND_NS` after the last request for it.  One that was
-  ready and was lost is asked for by that alone.
+  ready and was lost is wanted for that, however long its engine is away.
 - Nothing is unloaded before every desk goes by a view without it and has nothing of it in flight.
 - Under a new configuration, what is the same in both stays proven.
 
@@ -133,6 +133,12 @@ class Keeper:
         if self._since_ns.setdefault(adapter, now_ns) == now_ns:
             self._wake_all()
 
+    def is_ready(self, adapter: str) -> None:
+        """It is READY somewhere: what was lost of it is made up for."""
+        for tender in self._tenders.values():
+            if (seat := tender.seats.get(adapter)) is not None:
+                seat.lost = False
+
     def demand(self, now_ns: int) -> Mapping[str, int]:
         """What is asked for, and since when."""
         for name in list(self._since_ns):
@@ -198,8 +204,7 @@ class Keeper:
                 if seat is None:
                     seat = Seat(engine=engine, adapter=adapter.name, since_ns=self.world.now_ns())
                 elif known.get(adapter.name) != adapter:
-                    if seat.state == READY:
-                        self.want(seat.adapter)
+                    seat.lost = seat.lost or seat.state == READY
                     seat.failures = seat.retry_ns = 0
                     tender.move(seat, UNKNOWN, "starting")
                 seats[adapter.name] = seat
@@ -211,8 +216,8 @@ class Keeper:
         seat = tender.seats.get(denied.adapter) if tender is not None else None
         if tender is None or seat is None or seat.state not in (READY, LEAVING):
             return
+        seat.lost = seat.lost or seat.state == READY
         tender.move(seat, UNKNOWN, denied.reason, denied.detail)
-        self.want(denied.adapter)
         self.changed()
         tender.wake()
 

@@ -58,8 +58,8 @@ class House(Protocol):
     def by_name(self) -> Mapping[str, RuntimeAdapter]:
         """The configured adapters."""
 
-    def want(self, adapter: str) -> None:
-        """It is asked for."""
+    def is_ready(self, adapter: str) -> None:
+        """It is READY somewhere: what was lost of it is made up for."""
 
     def demand(self, now_ns: int) -> Mapping[str, int]:
         """What is asked for, and since when."""
@@ -140,8 +140,7 @@ class Tender:
         self.why_unknown = (reason, detail)
         self.listed, self.digests, self.signatures = {}, {}, {}
         for seat in self.seats.values():
-            if seat.state in (READY, LEAVING):
-                self.house.want(seat.adapter)
+            seat.lost = seat.lost or seat.state == READY
             self.move(seat, UNKNOWN, reason, detail)
         self.house.changed()
         self.wake()
@@ -218,7 +217,7 @@ class Tender:
         if present and seat.state in (UNKNOWN, ABSENT):
             self.move(seat, LOADED, "", "")
         elif not present and seat.state in (READY, LEAVING):
-            self.house.want(seat.adapter)
+            seat.lost = seat.lost or seat.state == READY
             self.move(seat, ABSENT, "vanished")
         elif not present and seat.state in (LOADED, UNKNOWN):
             told = seat.failures or seat.reason in ("denied", "names_base", "evicted")
