@@ -12,7 +12,10 @@ from typing import ClassVar, Literal
 from sits.core.fleet_access import Access
 from sits.core.fleet_adapters import RuntimeAdapters
 from sits.core.fleet_cache import ResponseCache
+from sits.core.fleet_inject import Injection
+from sits.core.fleet_quota import EmbeddedLedger, Quota, RedisLedger
 from sits.core.fleet_routes import Regions, Residency, RouteRule, Shift
+from sits.core.fleet_window import Batches, Window
 from sits.core.section import Section as _Section
 from sits.core.units import Bytes, BytesPerSecond, Ns, Share
 
@@ -52,20 +55,6 @@ class Gateway(_Section, frozen=True, kw_only=True):
     keys: tuple[str, ...] = ()
     prompt_hash: bool = True
     cost: GatewayCost = GatewayCost()
-
-
-class Window(_Section, frozen=True, kw_only=True):
-    """A batching window in front of the engines.
-
-    `fixed` holds requests until `base` has passed or `max_batch` are waiting; `adaptive` waits as long as a batch
-    takes to fill, inside `low`..`high`, and only `low` where it would not fill by `high`; `none` sends at once, which is right for continuous batching.
-    """
-
-    kind: Literal["none", "fixed", "adaptive"] = "none"
-    base: Ns = Ns(20_000_000)
-    low: Ns = Ns(5_000_000)
-    high: Ns = Ns(100_000_000)
-    max_batch: int = 16
 
 
 class Admit(_Section, frozen=True, kw_only=True):
@@ -236,10 +225,12 @@ class OpenAIEngine(RemoteEngine, tag_field="kind", tag="openai", frozen=True, kw
 
     `metrics` is the URL of its Prometheus page, `{url}/metrics` when empty.  `speaks` lists the dialects the server knows:
     with `anthropic` (vLLM from 0.11, SGLang) it answers `/v1/messages` itself, without its requests are translated.
+    `batches`: whether what comes in one call is one batch, which is what a window is for (`policy.window`).
     """
 
     adapters: tuple[str, ...] = ()
     metrics: str = ""
+    batches: Batches = "unknown"
     speaks: tuple[Literal["openai", "anthropic"], ...] = ("openai",)
 
 
@@ -267,10 +258,13 @@ class Fleet(_Section, frozen=True, kw_only=True):
     gateway: Gateway = Gateway()
     access: Access = Access()
     policy: Policies = Policies()
+    quotas: tuple[Quota, ...] = ()
+    ledger: EmbeddedLedger | RedisLedger = EmbeddedLedger()
     routes: tuple[RouteRule, ...] = ()
     regions: Regions = Regions()
     residency: tuple[Residency, ...] = ()
     shift: Shift | None = None
+    injections: tuple[Injection, ...] = ()
     nodes: tuple[Node, ...] = ()
     models: tuple[Model, ...] = ()
     adapters: tuple[Adapters, ...] = ()

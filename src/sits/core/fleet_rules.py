@@ -22,10 +22,13 @@ from sits.core.fleet_access_rules import check_access
 from sits.core.fleet_adapters import AdapterEngine, AdapterProbe, RuntimeAdapter, RuntimeAdapters
 from sits.core.fleet_cache import ResponseCache
 from sits.core.fleet_routes import RouteArm, Shift
+from sits.core.fleet_window import WINDOW_RANGES, check_window
 from sits.core.inherit import check_like, inherit, refer
+from sits.core.inject_rules import check_injections
 from sits.core.problems import Report, Rule, join
-from sits.core.remote_rules import NAME_CHARACTERS, check_remote, check_weight, is_host
+from sits.core.quota_rules import QUOTA_RANGES, check_quotas
 from sits.core.release_rules import check_releases, releases_of
+from sits.core.remote_rules import NAME_CHARACTERS, check_remote, check_weight, is_host
 from sits.core.route_rules import check_routes
 
 _INF = math.inf
@@ -37,7 +40,7 @@ RANGES: dict[type, dict[str, tuple[float, float]]] = {
         "header_limit": (256, _INF),
         "first_byte_timeout": (1, _INF),
     },
-    tree.Window: {"max_batch": (1, 65_536)},
+    **WINDOW_RANGES,
     tree.Admit: {"max_inflight": (0, 2**31), "max_inflight_tokens": (0, 2**53)},
     tree.Route: {
         "stale_after": (1, _INF),
@@ -68,6 +71,7 @@ RANGES: dict[type, dict[str, tuple[float, float]]] = {
     RuntimeAdapter: {"copies": (0, 65_536), "tolerance": (0, 10)},
     RouteArm: {"weight": (0, 1e6)},
     Shift: {"min_requests": (1, 2**31)},
+    **QUOTA_RANGES,
     tree.Link: {"local": (1, _INF), "remote": (1, _INF)},
     tree.Node: {"gpus": (1, 1024), "gpu_memory": (1, _INF)},
     tree.Model: {
@@ -107,10 +111,10 @@ def check(fleet: tree.Fleet, path: str, report: Report) -> None:
     if not fleet.name.strip() or not fleet.name.isprintable() or len(fleet.name) > NAME_CHARACTERS:
         hint = f"one line of text, at most {NAME_CHARACTERS} characters"
         report.add(join(path, "name"), f"{fleet.name[:40]!r} cannot be a name", value=fleet.name, hint=hint)
-    for field in ("nodes", "models", "adapters", "engines", "routes", "residency"):
+    for field in ("nodes", "models", "adapters", "engines", "routes", "residency", "quotas"):
         _check_names(getattr(fleet, field), join(path, field), report)
     _check_gateway(fleet.gateway, join(path, "gateway"), report)
-    _check_window(fleet.policy.window, join(path, "policy.window"), report)
+    check_window(fleet.policy.window, join(path, "policy.window"), report)
     for at, release in releases_of(fleet, path):
         _check_arms(release, join(at, "arms"), report)
     check_releases(fleet, path, report)
@@ -128,7 +132,9 @@ def check(fleet: tree.Fleet, path: str, report: Report) -> None:
     for i, rule in enumerate(fleet.routes):
         _check_names(rule.arms, f"{join(path, 'routes')}[{i}].arms", report)
     check_routes(fleet, path, report)
+    check_injections(fleet, path, report)
     check_access(fleet, path, report)
+    check_quotas(fleet, path, report)
 
 
 FLEET_RULE = Rule(before=inherit, after=check, tolerant=True)
@@ -203,18 +209,6 @@ def _check_keys(keys: tuple[str, ...], path: str, report: Report) -> None:
             report.add(inner, f"is the key of {path}[{first[secret]}] already", hint=hint)
         else:
             first[secret] = i
-
-
-def _check_window(window: tree.Window, path: str, report: Report) -> None:
-    if window.low > window.high:
-        report.add(join(path, "low"), "'low' is above 'high'", value=window.low, hint="low <= base <= high")
-    elif window.kind == "adaptive" and not window.low <= window.base <= window.high:
-        report.add(
-            join(path, "base"),
-            "'base' is outside 'low'..'high'",
-            value=window.base,
-            hint="low <= base <= high",
-        )
 
 
 def _check_arms(release: tree.Release, path: str, report: Report) -> None:

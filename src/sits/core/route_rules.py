@@ -48,7 +48,7 @@ def check_routes(fleet: tree.Fleet, path: str, report: Report) -> None:
     """Report everything in `routes`, `regions`, `residency` and `shift` that cannot be used."""
     if not (fleet.routes or fleet.residency or fleet.shift or fleet.regions != Regions()):
         return
-    world = _world(fleet)
+    world = world_of(fleet)
     _check_regions(fleet, world, join(path, "regions"), report)
     _check_residency(fleet, world, join(path, "residency"), report)
     at = join(path, "routes")
@@ -58,7 +58,7 @@ def check_routes(fleet: tree.Fleet, path: str, report: Report) -> None:
     engines_sound = report.sound_within(join(path, "engines"))
     for i, rule in enumerate(fleet.routes):
         inner = f"{at}[{i}]"
-        _check_match(rule, world, join(inner, "match"), report)
+        check_match(rule, world, join(inner, "match"), report)
         if engines_sound:
             _check_target(rule.to, rule, world, join(inner, "to"), report, whole=not rule.arms)
             for k, arm in enumerate(rule.arms):
@@ -90,7 +90,8 @@ def arms_of(fleet: tree.Fleet, shift: Shift) -> tuple[RouteArm, ...] | tuple[tre
     return fleet.policy.release.arms
 
 
-def _world(fleet: tree.Fleet) -> _World:
+def world_of(fleet: tree.Fleet) -> _World:
+    """What routes of `fleet` may name."""
     families = {family.name: family for family in fleet.adapters}
     served, regions = {}, {}
     for engine in fleet.engines:
@@ -143,7 +144,8 @@ def _check_residency(fleet: tree.Fleet, world: _World, at: str, report: Report) 
                 refer(name, known, what, f"{join(inner, field)}[{k}]", report)
 
 
-def _check_match(rule: RouteRule, world: _World, at: str, report: Report) -> None:
+def check_match(rule: RouteRule, world: _World, at: str, report: Report) -> None:
+    """Report every criterion of `rule` that can never hold."""
     match, names = rule.match, world.names
     if match.adapter and not names.has_adapter(match.adapter):
         known = sorted({name for served in world.served.values() for name in served} - names.models)

@@ -20,6 +20,7 @@ from sits.core.replica import Replica
 from sits.core.request import Request, Usage
 from sits.core.timeline import Timeline
 from sits.gateway.cached import Lookup
+from sits.gateway.holding import Seat
 from sits.policy.release import Assignment, Target
 
 OUTCOMES = ("completed", "failed", "cancelled", "refused")
@@ -97,7 +98,7 @@ class Exchange(msgspec.Struct):
     the answer; `taken`: where it counts as in flight; `tried`: replicas that failed it;
     `routed_on`, `admitted_on`: what the policies saw, for the decision record (as in `core.recorded`: one `Routed` a choice).
     `asked`: the name the caller asked for; `target`: what its assignment makes of it, or the `fallen`th fallback instead;
-    `lookup`: its business with the cache.
+    `lookup`: its business with the cache; `seat`: that with a window.
     """
 
     request: Request
@@ -109,6 +110,7 @@ class Exchange(msgspec.Struct):
     tenant: str
     caller: Caller = ANONYMOUS
     access: Decision | None = None
+    injected: Decision | None = None
     arm: str = ""
     asked: str = ""
     assignment: Assignment | None = None
@@ -119,7 +121,7 @@ class Exchange(msgspec.Struct):
     need_tokens: int = 0
     routed_on: tuple[Any, ...] = ()
     admitted_on: tuple[Any, ...] = ()
-    window: Decision | None = None
+    seat: Seat | None = None
     replica: Replica | None = None
     taken: Replica | None = None
     taken_adapter: str = ""

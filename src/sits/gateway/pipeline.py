@@ -53,7 +53,8 @@ from sits.gateway.adapters.view import Report
 from sits.gateway.decisions import Add, Decisions
 from sits.gateway.endpoints import LAYERS, error_of, event_of
 from sits.gateway.exchange import CLIENT_LEFT, OUTCOMES, Cpu, Exchange, NoRecorder, Recorder, Sink
-from sits.gateway.holding import Holder
+from sits.gateway.holding import hold_in_window, holders_of
+from sits.gateway.inject import inject_faults
 from sits.gateway.metrics import Metrics, Vitals, engine_label, engine_vitals
 from sits.gateway.places import BREAKER_CODES, Place, Places, catalog, loadable, replicas_of
 from sits.gateway.relay import MEASURED, relay
@@ -68,6 +69,7 @@ from sits.gateway.versions import (
     vitals_of,
 )
 from sits.policy.admit import refusal
+from sits.policy.inject import Injector
 from sits.policy.release import Assigner
 from sits.policy.route import pick, route
 
@@ -130,12 +132,6 @@ def admit(gateway: "Gateway", exchange: Exchange) -> None:
     gateway.take(exchange)
 
 
-async def hold_in_window(gateway: "Gateway", exchange: Exchange) -> None:
-    """Wait for company; for engines that batch by call."""
-    assert exchange.replica is not None
-    exchange.window = await gateway.holders[exchange.replica.id].hold()
-
-
 async def forward(gateway: "Gateway", exchange: Exchange) -> None:
     """Send it, relay the answer; once more elsewhere when the engine failed before its first byte."""
     assert exchange.replica is not None
@@ -165,6 +161,7 @@ Stage = Callable[["Gateway", Exchange], Awaitable[None] | None]
 
 PIPELINE: tuple[Stage, ...] = (
     authorize,
+    inject_faults,
     assign_release,
     look_in_cache,
     need_adapter,
@@ -236,13 +233,15 @@ class Gateway:
         policy = fleet.policy
         self.assigner = Assigner(policy.release, policy.releases, self.catalog)
         self.cached = cache_of(fleet, before)
-        self.holders = {name: Holder(fleet.policy.window, world) for name in self.places.by_id}
+        self.holders = holders_of(fleet, world, None if before is None else before.holders)
         self.decisions: Decisions | None = None
         if record is not None:
             self.decisions = Decisions(record, world.nonce(), fleet.access.headers)
-        self.windowed = fleet.policy.window.kind != "none"
+        self.injector = Injector(fleet) if fleet.injections else None
         unneeded: set[Stage] = {look_in_cache} if self.cached is None else set()
-        if not self.windowed:
+        if self.injector is None:
+            unneeded.add(inject_faults)
+        if not self.holders:
             unneeded.add(hold_in_window)
         if self.adapters is None:
             unneeded.add(need_adapter)
@@ -464,6 +463,8 @@ class Gateway:
 
     def _settle(self, exchange: Exchange) -> None:
         self.let_go(exchange)
+        if exchange.seat is not None:
+            exchange.seat.leave()
         self.counts[exchange.outcome] += 1
         if self.cached is not None:
             keep_answer(self.cached, exchange, self.world.now_ns())

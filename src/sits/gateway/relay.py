@@ -37,7 +37,12 @@ async def relay(gateway: "Gateway", exchange: Exchange) -> None:
     request = exchange.request
     if gateway.adapters is not None and request.adapter:
         request = gateway.adapters.as_asked(request, exchange.replica.id)
-    answer = gateway.engines[exchange.replica.id].generate(request, exchange.timeline)
+    engine, seat = gateway.engines[exchange.replica.id], exchange.seat
+    answer = (
+        engine.generate(request, exchange.timeline)
+        if seat is None
+        else seat.answer(engine, request, exchange.timeline, again=bool(exchange.tried))
+    )
     whole = None if exchange.request.stream else getattr(answer, "whole", None)
     chunk: Chunk | None = None if whole is None else await whole()
     if chunk is None:
@@ -144,6 +149,8 @@ def _start(gateway: "Gateway", exchange: Exchange, chunk: Chunk) -> None:
         headers.append((b"x-sits-cache", exchange.lookup.header))
     if exchange.fell_back is not None:
         headers.append((b"x-sits-fallback", exchange.arm.encode()))
+    if exchange.injected is not None:
+        headers.append((b"x-sits-injected", exchange.injected.choice.encode()))
     if chunk.retry_after:
         headers.append((b"retry-after", chunk.retry_after))
     exchange.sink.start(chunk.status, content_type, headers)
