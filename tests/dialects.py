@@ -4,13 +4,13 @@ and against the rules of the APIs that types cannot say; answers are folded from
 Written without a look at `sits.engine.dialect`: it is what that is judged by.
 """
 
+import json
 import re
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
-import orjson
 import typing_extensions
 
 BEYOND_SDK = {
@@ -141,7 +141,7 @@ def unfit_chat(body):
         elif owed:
             return f"messages.{i}: tool_call_ids without a response"
         for call in message.get("tool_calls") or ():
-            if not isinstance(orjson.loads(call["function"]["arguments"]), dict):
+            if not isinstance(json.loads(call["function"]["arguments"]), dict):
                 return f"messages.{i}: arguments are no object"
             owed.add(call["id"])
     return f"messages: {owed} have no response" if owed else ""
@@ -154,7 +154,7 @@ def sse(stream):
         fields = dict(line.split(": ", 1) for line in event.split("\n") if not line.startswith(":"))
         if "data" in fields:
             data = fields["data"]
-            found.append((fields.get("event"), data if data == "[DONE]" else orjson.loads(data)))
+            found.append((fields.get("event"), data if data == "[DONE]" else json.loads(data)))
     assert stream == b"" or stream.endswith(b"\n\n")
     return found
 
@@ -238,7 +238,7 @@ def fold_events(stream):
             assert kind == "content_block_stop"
             assert event["index"] == len(blocks) - 1
             if opened["type"] == "tool_use" and text:
-                opened["input"] = orjson.loads(text)
+                opened["input"] = json.loads(text)
             opened = None
     assert opened is None
     usage = {**message["usage"], **{k: v for k, v in told[-2]["usage"].items() if v is not None}}
