@@ -90,16 +90,20 @@ class Client:
         self._task: asyncio.Task[None] | None = None
         self._wakeup: asyncio.Future[None] | None = None
         self._woken = False
+        self._closing = False
         book.wake = self.wake
 
     def start(self) -> None:
-        """Begin to report, on the running loop."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        """Begin to report, on the running loop; the first request that waits does so too."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
         """Report all that is settled and give back all that is not needed."""
+        self._closing = True
         if self._task is not None:
-            self._task.cancel()
+            self._ring()
+            self._task.cancel()  # whoever carries questions may swallow it; then the flag ends the loop
             await asyncio.gather(self._task, return_exceptions=True)
         lines = self.book.lines
         lines.give_all_back()
@@ -131,6 +135,7 @@ class Client:
         if len(self._waiting) >= WAITING_MAX:
             waiter.future.set_result(_refused("too_many_waiting"))
             return waiter.future
+        self.start()
         self.counts["waited"] += 1
         self._waiting[waiter] = None
         waiter.timer = loop.call_later(self._wait_ns / SECOND, self._give_up, waiter)
@@ -143,7 +148,7 @@ class Client:
             self._wakeup.set_result(None)
 
     async def _run(self) -> None:
-        while True:
+        while not self._closing:
             self._woken = False
             now_ns = self._world.now_ns()
             self.book.expire(now_ns)
@@ -188,7 +193,7 @@ class Client:
         return False
 
     async def _pause(self, ns: int) -> None:
-        if self._woken and not self.book.down:
+        if self._closing or (self._woken and not self.book.down):
             return
         loop = asyncio.get_running_loop()
         self._wakeup = loop.create_future()

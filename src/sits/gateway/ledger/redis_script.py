@@ -68,8 +68,10 @@ local function save()
     'scarce', whole(scarce))
   for name in pairs(changed) do
     local l = leases[name]
-    redis.call('HSET', key, 'l:' .. name, table.concat(
-      {whole(l.g), whole(l.u), whole(l.r), whole(l.x), whole(l.s), whole(l.t)}, ' '))
+    if l ~= nil then
+      redis.call('HSET', key, 'l:' .. name, table.concat(
+        {whole(l.g), whole(l.u), whole(l.r), whole(l.x), whole(l.s), whole(l.t)}, ' '))
+    end
   end
   if keep ~= '0' then redis.call('PEXPIREAT', key, keep) end
 end
@@ -80,15 +82,17 @@ if command == 'give' then
 end
 
 if command == 'release' then
-  local prefix = ARGV[6] .. '.'
+  local prefix, had = ARGV[6] .. '.', false
   for name, lease in pairs(leases) do
     if string.sub(name, 1, #prefix) == prefix and not string.find(name, '.', #prefix + 1, true) then
       lease.t = math.min(lease.t, now)
-      changed[name] = true
+      changed[name], had = true, true
     end
   end
-  expire()
-  if #stored > 0 then save() end
+  if had then
+    expire()
+    save()
+  end
   return now
 end
 
