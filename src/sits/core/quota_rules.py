@@ -19,6 +19,7 @@ from sits.core.fleet_quota import (
     QuotaMatch,
     QuotaWeights,
     RedisLedger,
+    inherited,
     period_ns,
 )
 from sits.core.inherit import refer
@@ -56,7 +57,7 @@ def check_quotas(fleet: Fleet, path: str, report: Report) -> None:
         inner = f"{join(path, 'quotas')}[{i}]"
         _check_limits(quota, inner, report)
         if names is not None:
-            _check_caller(fleet, quota.match, names, join(inner, "match"), report)
+            _check_caller(fleet, quota.match, inherited(quota, by_name), names, join(inner, "match"), report)
         if known is not None and quota.match.model:
             refer(
                 quota.match.model, known, "model that callers can ask for", join(inner, "match.model"), report
@@ -88,17 +89,20 @@ def _check_limits(quota: Quota, path: str, report: Report) -> None:
         report.add(join(path, "weights.cached"), "is above 'input'", value=weights.cached, hint=hint)
 
 
-def _check_caller(fleet: Fleet, match: QuotaMatch, names: Names, path: str, report: Report) -> None:
+def _check_caller(
+    fleet: Fleet, match: QuotaMatch, whole: QuotaMatch, names: Names, path: str, report: Report
+) -> None:
+    """`whole` is the match with what its parents say."""
     if match.tenant:
         refer(match.tenant, names.tenants, "tenant", join(path, "tenant"), report)
-    if match.team and not match.tenant:
+    if match.team and not whole.tenant:
         hint = "teams of two tenants may have one name: write 'tenant' as well"
         report.add(join(path, "team"), "has no tenant", value=match.team, hint=hint)
-    elif match.team:
-        teams = {name.partition("/")[2] for name in names.teams if name.partition("/")[0] == match.tenant}
-        refer(match.team, teams, f"team of {match.tenant!r}", join(path, "team"), report)
+    elif match.team and whole.tenant in names.tenants:
+        teams = {name.partition("/")[2] for name in names.teams if name.partition("/")[0] == whole.tenant}
+        refer(match.team, teams, f"team of {whole.tenant!r}", join(path, "team"), report)
     if match.key:
-        _check_key(fleet, match, names, join(path, "key"), report)
+        _check_key(fleet, whole, names, join(path, "key"), report)
 
 
 def _check_key(fleet: Fleet, match: QuotaMatch, names: Names, path: str, report: Report) -> None:
@@ -132,8 +136,9 @@ def _check_parent(quota: Quota, by_name: dict[str, Quota], path: str, report: Re
         report.add(at, f"goes in a circle: {shown}", value=quota.parent, hint="one of them has no parent")
         return
     parent = by_name[quota.parent]
+    whole = inherited(parent, by_name)
     for name in FIELDS:
-        mine, theirs = getattr(quota.match, name), getattr(parent.match, name)
+        mine, theirs = getattr(quota.match, name), getattr(whole, name)
         if mine and theirs and mine != theirs:
             message = f"{mine!r} is not within {parent.name!r}, which counts {theirs!r} only"
             hint = "leave it out: what a child leaves open is its parent's"

@@ -20,7 +20,7 @@ import msgspec
 
 from sits.core.caller import Caller
 from sits.core.decision import Decision
-from sits.core.fleet_quota import FIELDS, MILLI, Quota, QuotaMatch, QuotaWeights, milli, period_ns
+from sits.core.fleet_quota import FIELDS, MILLI, Quota, QuotaMatch, QuotaWeights, inherited, milli, period_ns
 
 FOREVER_NS = 2**62
 """The end of a window that has none."""
@@ -92,18 +92,6 @@ def _meter(quota: Quota, unit: str, limit: int, by_name: dict[str, Quota]) -> Me
         w_cached=milli(weights.cached),
         base=MILLI - 1 if by_tokens else MILLI,
     )
-
-
-def inherited(quota: Quota, by_name: dict[str, Quota]) -> QuotaMatch:
-    """The match of `quota`, what it leaves open taken from its parents."""
-    found, seen = quota.match, {quota.name}
-    while quota.parent in by_name and quota.parent not in seen:
-        quota = by_name[quota.parent]
-        seen.add(quota.name)
-        found = QuotaMatch(
-            **{name: getattr(found, name) or getattr(quota.match, name) for name in found.__struct_fields__}
-        )
-    return found
 
 
 def account(meter: Meter, caller: Caller, model: str) -> str:
