@@ -295,7 +295,8 @@ async def test_a_fixed_window_releases_the_batch_together(world):
 
 @virtual
 async def test_an_adaptive_window_waits_for_batches_that_fill_and_for_no_others(world):
-    policy = Policies(window=Window(kind="adaptive", base=50 * MS, low=5 * MS, high=100 * MS, max_batch=4))
+    window = Window(kind="adaptive", reaction="fill", base=50 * MS, low=5 * MS, high=100 * MS, max_batch=4)
+    policy = Policies(window=window)
     house = House(world, Script("e", *TOKENS), policy=policy)
 
     async def late(ms, name):

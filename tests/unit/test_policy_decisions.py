@@ -2,7 +2,8 @@
 
 import pytest
 
-from sits.core.fleet import Admit, Arm, Route, Window
+from sits.core.fleet import Admit, Arm, Route
+from sits.core.fleet_window import Window
 from sits.core.replica import Replica
 from sits.core.request import Request
 from sits.policy.admit import admit
@@ -91,12 +92,12 @@ def test_admission_shows_its_numbers():
     [
         (Window(kind="none"), 100.0, 0),
         (Window(kind="fixed", base=20), 100.0, 20),
-        (Window(kind="adaptive", base=20_000_000), 0.0, 20_000_000),
-        (Window(kind="adaptive", max_batch=16), 800.0, 20_000_000),
-        (Window(kind="adaptive", max_batch=16), 1e6, 5_000_000),
-        (Window(kind="adaptive", max_batch=16), 160.0, 100_000_000),
-        (Window(kind="adaptive", max_batch=16), 159.0, 5_000_000),
-        (Window(kind="adaptive", max_batch=16), 1.0, 5_000_000),
+        (Window(kind="adaptive", reaction="fill", base=20_000_000), 0.0, 20_000_000),
+        (Window(kind="adaptive", reaction="fill", max_batch=16), 800.0, 20_000_000),
+        (Window(kind="adaptive", reaction="fill", max_batch=16), 1e6, 5_000_000),
+        (Window(kind="adaptive", reaction="fill", max_batch=16), 160.0, 100_000_000),
+        (Window(kind="adaptive", reaction="fill", max_batch=16), 159.0, 5_000_000),
+        (Window(kind="adaptive", reaction="fill", max_batch=16), 1.0, 5_000_000),
     ],
 )
 def test_windows_and_the_time_they_hold_to(config, rate, length):

@@ -250,6 +250,11 @@ class AnthropicEngine(RemoteEngine, tag_field="kind", tag="anthropic", frozen=Tr
 AnyEngine = EmulatedEngine | OpenAIEngine | AnthropicEngine
 
 
+def batches_of(engine: AnyEngine) -> Batches:
+    """How an engine batches, as far as the configuration says."""
+    return engine.batches if isinstance(engine, OpenAIEngine) else "unknown"
+
+
 class Fleet(_Section, frozen=True, kw_only=True):
     """The whole tree of one `fleet.yaml`."""
 

@@ -53,7 +53,7 @@ from sits.gateway.adapters.view import Report
 from sits.gateway.decisions import Add, Decisions
 from sits.gateway.endpoints import LAYERS, error_of, event_of
 from sits.gateway.exchange import CLIENT_LEFT, OUTCOMES, Cpu, Exchange, NoRecorder, Recorder, Sink
-from sits.gateway.holding import hold_in_window, holders_of
+from sits.gateway.holding import Holder, hold_in_window, holders_of
 from sits.gateway.inject import inject_faults
 from sits.gateway.metrics import Metrics, Vitals, engine_label, engine_vitals
 from sits.gateway.places import BREAKER_CODES, Place, Places, catalog, loadable, replicas_of
@@ -233,7 +233,7 @@ class Gateway:
         policy = fleet.policy
         self.assigner = Assigner(policy.release, policy.releases, self.catalog)
         self.cached = cache_of(fleet, before)
-        self.holders = holders_of(fleet, world, None if before is None else before.holders)
+        self.holders: dict[str, Holder] = holders_of(fleet, world, None if before is None else before.holders)
         self.decisions: Decisions | None = None
         if record is not None:
             self.decisions = Decisions(record, world.nonce(), fleet.access.headers)

@@ -5,7 +5,8 @@ over median is at most 2 for waits spread evenly over a window (1 when all wait 
 exponential queue.  An engine batches continuously when prompts join steps in which others decode.
 
 Beside the mean wait stands what `predict.window` expects of the configured window, at the arrival rate measured for
-each engine (each has a window of its own) and Poisson arrivals: a mean over engines, weighted by their requests.
+each engine (each has a window of its own) and Poisson arrivals: a mean over engines, weighted by their requests.  A window
+that follows the engine (`free`, `slack`) has no length to expect anything of.
 
 The whole `admit_window` time is accounted to it: without the window a request is sent at once.
 """
@@ -14,12 +15,12 @@ import numpy as np
 
 from sits.core.breakpoints import API_RECV
 from sits.core.finding import Change, Evidence, Finding
-from sits.core.fleet import Window
+from sits.core.fleet_window import Window
 from sits.core.units import SECOND
 from sits.diagnose.causes.case import Case
 from sits.diagnose.decompose import NS_PER_MS
 from sits.diagnose.resample import quantile
-from sits.policy.window import window_ns
+from sits.policy.window import has_length, window_ns
 from sits.predict.window import predict_window
 
 ID, LAYER = "static_window", "framework"
@@ -51,7 +52,7 @@ def static_window(case: Case) -> Finding | None:
         ),
         Evidence("requests_held_share", waiting, 0.0, "share"),
     )
-    if configured is not None and configured.kind != "none":
+    if configured is not None and has_length(configured):
         evidence += _expected(case, configured, float(wait.mean()))
     if mixed:
         note = "share of prompt steps in which others decode: the engine batches by itself"
