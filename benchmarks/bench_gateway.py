@@ -52,9 +52,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a measured window")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--hostile", type=int, default=50_000, help="requests of the hostile phase")
-    parser.add_argument(
-        "--hostile-first", type=int, default=50_000, help="as many for ours in the first repeat"
-    )
+    parser.add_argument("--hostile-first", type=int, default=0, help="as many for ours in the first repeat")
     parser.add_argument("--json", type=Path, help="where the run goes")
     parser.add_argument("--page", type=Path, help="write the generated part of this page")
     parser.add_argument("--render", type=Path, help="print a run that was kept by --json, measure nothing")
@@ -89,7 +87,8 @@ def _costs(
 ) -> None:
     for repeat in range(args.repeats):
         for peer in peers if repeat % 2 == 0 else reversed(peers):
-            hostile = args.hostile_first if repeat == 0 and peer.name == OURS else args.hostile
+            first = repeat == 0 and peer.name == OURS
+            hostile = (first and args.hostile_first) or args.hostile
             try:
                 with Load(args.dir) as load:
                     row = measure(peer, homes[peer.name], load, phases, args.seconds, hostile=hostile)

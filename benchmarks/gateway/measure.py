@@ -249,16 +249,16 @@ def _hostile(running: Running, load: Load, _: float, count: int) -> dict:
     seconds = 3600 if count > 200_000 else 60
     first = load.ask("hostile", port=running.port, count=count // 5, seconds=seconds)
     load.ask("wait", seconds=0.5)
-    before = running.rss_mb()
+    before = running.rss()
     rest = load.ask("hostile", port=running.port, count=count - count // 5, seconds=seconds)
     load.ask("wait", seconds=0.5)
-    after = running.rss_mb()
+    after = running.rss()
     return {
         **rest,
         "good_failed": first["good_failed"] + rest["good_failed"],
         "rss_before_mb": before,
         "rss_after_mb": after,
-        "drift": after / before - 1,
+        "drift": sum(after.values()) / sum(before.values()) - 1,
     }
 
 

@@ -138,6 +138,7 @@ extern FILE *out;
 struct Command {
     double seconds, warm, rate;
     int conns, chunks, count, port, direct_port, stream;
+    int kind; /* of hostile requests; -1 = all, 99 = only clients that never read */
     double gap_ms;
     size_t size;
     char mode[16];

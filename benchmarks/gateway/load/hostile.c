@@ -9,9 +9,8 @@
 #define SLEEPERS 16
 extern const char *path;
 static struct Goal goal;
-static int begun, ended, target, next_slot;
+static int begun, ended, target, only;
 static uint64_t statuses[6], dropped, good, good_failed;
-static struct Timer kick = {.place = -1};
 static struct Client *sleepers[SLEEPERS];
 static int sleeper;
 
@@ -82,8 +81,8 @@ static void leave(struct Timer *t) {
 static void next(struct Client *c) {
     if (begun >= target) return;
     begun++;
-    if (begun % 200 == 0) never_read();
-    enum Kind kind = (enum Kind)(dice() * KINDS);
+    if (begun % 200 == 0 && (only < 0 || only == 99)) never_read();
+    enum Kind kind = only < 0 ? (enum Kind)(dice() * KINDS) : only == 99 ? GOOD : (enum Kind)only;
     dress(c, kind);
     c->more = NULL;
     c->direct = kind == GOOD;
@@ -130,7 +129,8 @@ void phase_hostile(const struct Command *k) {
     goal = (struct Goal){k->port, answered, fell, first_chunk};
     rules = (struct EngineRules){.mode = AT_ONCE, .chunks = 32};
     memset(statuses, 0, sizeof statuses);
-    begun = ended = next_slot = 0;
+    begun = ended = 0;
+    only = k->kind;
     dropped = good = good_failed = 0;
     target = k->count;
     meter_read(&from);
@@ -145,5 +145,4 @@ void phase_hostile(const struct Command *k) {
         if (sleepers[i]) client_free(sleepers[i]);
         sleepers[i] = NULL;
     }
-    (void)kick;
 }

@@ -46,7 +46,7 @@ static void put(struct Command *k, const char *name, const char *value) {
     const struct {
         const char *name;
         int *at;
-    } wholes[] = {{"conns", &k->conns}, {"chunks", &k->chunks}, {"count", &k->count}, {"port", &k->port}, {"direct", &k->direct_port}};
+    } wholes[] = {{"conns", &k->conns}, {"chunks", &k->chunks}, {"count", &k->count}, {"port", &k->port}, {"direct", &k->direct_port}, {"kind", &k->kind}};
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
         if (!strcmp(name, reals[i].name)) *reals[i].at = number;
     for (size_t i = 0; i < sizeof wholes / sizeof *wholes; i++)
@@ -60,7 +60,7 @@ static void put(struct Command *k, const char *name, const char *value) {
 }
 
 static void obey(char *text) {
-    struct Command k = {.seconds = 2, .warm = 0.5, .rate = 200, .conns = 32, .chunks = 128, .count = 10, .gap_ms = 5, .size = 1024};
+    struct Command k = {.seconds = 2, .warm = 0.5, .rate = 200, .conns = 32, .chunks = 128, .count = 10, .gap_ms = 5, .size = 1024, .kind = -1};
     char *save, *word = strtok_r(text, " ", &save), *phase = word ? word : "";
     while ((word = strtok_r(NULL, " ", &save))) {
         char *equal = strchr(word, '=');
