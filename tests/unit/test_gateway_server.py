@@ -417,7 +417,7 @@ async def test_a_client_that_does_not_read_holds_its_engine_back():
 
 @live
 async def test_requests_leave_no_reference_cycles_behind():
-    """Collections may be rare (`GC_THRESHOLDS`) because nothing waits for them."""
+    """Collections may be rare (`app.up.pauses`) because nothing waits for them."""
     async with House() as house:
         reader, writer = await house.connect()
 

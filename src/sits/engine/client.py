@@ -160,8 +160,8 @@ class Connection(asyncio.Protocol):
 
     def arrival(self) -> Waiter:
         """To be awaited: the next bytes.  Raises ClosedError; TimeoutError when awaited."""
-        if self._lost is not None:
-            raise self._lost
+        if self._lost is not None:  # a new one: what is raised holds the frames it passed, and so us
+            raise ClosedError(str(self._lost), garbage=self._lost.garbage)
         self._since_ns = self._silence.now_ns
         return self._waiter
 
@@ -283,6 +283,7 @@ class Connection(asyncio.Protocol):
         if not self._ended and self.headed and not self._framed and exc is None:
             self._ended = True
         self._lose(ClosedError(str(exc) if exc else "the connection was closed"))
+        self._parser = None  # it holds us
 
     def _lose(self, error: ClosedError) -> None:
         self.free = False

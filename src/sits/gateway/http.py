@@ -19,6 +19,7 @@ Deliberately absent: HTTP/2, upgrades (ignored, as RFC 9110 allows), content cod
 from collections.abc import Iterable
 from functools import lru_cache
 from http import HTTPStatus
+from typing import Any
 
 import httptools
 import orjson
@@ -94,7 +95,7 @@ class HttpReader:
     def __init__(self, header_limit: int, body_limit: int) -> None:
         self.header_limit = header_limit
         self.body_limit = body_limit
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: Any = httptools.HttpRequestParser(self)
         self._events: list[Event] = []
         self._now_ns = 0
         self._recv_ns = 0
@@ -148,6 +149,7 @@ class HttpReader:
         """No more will come: let go of what has."""
         self._dead = True
         self._begin()
+        self._parser = None  # it holds us
 
     # -- limits on what llhttp would collect without end -------------------------------------------------------
 

@@ -52,11 +52,22 @@ from sits.gateway.adapters.stage import need_adapter
 from sits.gateway.adapters.view import Report
 from sits.gateway.decisions import Add, Decisions
 from sits.gateway.endpoints import LAYERS, error_of, event_of
-from sits.gateway.exchange import CLIENT_LEFT, OUTCOMES, Cpu, Exchange, NoRecorder, Recorder, Sink
+from sits.gateway.exchange import (
+    CLIENT_LEFT,
+    OUTCOMES,
+    UNKNOWN_OUTPUT_TOKENS,
+    Cpu,
+    Exchange,
+    NoRecorder,
+    Recorder,
+    Sink,
+)
 from sits.gateway.holding import Holder, hold_in_window, holders_of
 from sits.gateway.inject import inject_faults
+from sits.gateway.ledger.quotas import Quotas
 from sits.gateway.metrics import Metrics, Vitals, engine_label, engine_vitals
 from sits.gateway.places import BREAKER_CODES, Place, Places, catalog, loadable, replicas_of
+from sits.gateway.quota import Ask, quota_headers, quotas_of, reserve_quota, settle_quota
 from sits.gateway.relay import MEASURED, relay
 from sits.gateway.versions import (
     Answered,
@@ -72,9 +83,6 @@ from sits.policy.admit import refusal
 from sits.policy.inject import Injector
 from sits.policy.release import Assigner
 from sits.policy.route import pick, route
-
-UNKNOWN_OUTPUT_TOKENS = 256
-"""What a request without an output limit is counted as, tokens; an accounting guess, not a limit."""
 
 NO_HEADERS: Mapping[bytes, bytes] = {}
 ENGINE_POINTS = range(DISPATCHED + 1, FIRST_TOKEN)
@@ -164,6 +172,7 @@ PIPELINE: tuple[Stage, ...] = (
     inject_faults,
     assign_release,
     look_in_cache,
+    reserve_quota,
     need_adapter,
     choose_replica,
     admit,
@@ -184,6 +193,7 @@ class Gateway:
         place: what this process shares with its siblings; alone without.
         record: takes the rows of decision records; none are made without.
         tell_adapters: the way to the process that keeps runtime adapters; this one without.
+        ask: the way to the process that keeps the ledger of quotas; this one without.
 
     `counts` is finished requests by outcome; `offered - sum(counts)` are still inside.
 
@@ -204,6 +214,7 @@ class Gateway:
         place: "Place | None" = None,
         record: Add | None = None,
         tell_adapters: Callable[[Report], object] | None = None,
+        ask: Ask | None = None,
     ) -> None:
         self.world = world
         self.fleet = fleet
@@ -233,6 +244,7 @@ class Gateway:
         policy = fleet.policy
         self.assigner = Assigner(policy.release, policy.releases, self.catalog)
         self.cached = cache_of(fleet, before)
+        self.quotas: Quotas | None = quotas_of(fleet, world, ask, None if before is None else before.quotas)
         self.holders: dict[str, Holder] = holders_of(fleet, world, None if before is None else before.holders)
         self.decisions: Decisions | None = None
         if record is not None:
@@ -241,6 +253,8 @@ class Gateway:
         unneeded: set[Stage] = {look_in_cache} if self.cached is None else set()
         if self.injector is None:
             unneeded.add(inject_faults)
+        if self.quotas is None:
+            unneeded.add(reserve_quota)
         if not self.holders:
             unneeded.add(hold_in_window)
         if self.adapters is None:
@@ -257,6 +271,8 @@ class Gateway:
     def start(self) -> None:
         """Begin what goes on beside requests."""
         self.access.start()
+        if self.quotas is not None:
+            self.quotas.client.start()
         if self.adapters is not None:
             self.adapters.start()
 
@@ -265,6 +281,8 @@ class Gateway:
         self.access.close()
         if self.adapters is not None:
             await self.adapters.close()
+        if self.quotas is not None:
+            await self.quotas.close()
         for engine in engines:
             await engine.close()
 
@@ -318,6 +336,7 @@ class Gateway:
             raise
         except SitsError as error:
             await self._answer_error(exchange, error)
+            error.__traceback__ = None  # its frames hold the exchange, and that may hold it
         except Exception as error:  # noqa: BLE001  (the last fence: a bug costs one answer, never the server)
             asyncio.get_running_loop().call_exception_handler(
                 {"message": f"bug while answering request {request.id}", "exception": error}
@@ -431,6 +450,8 @@ class Gateway:
             mine |= vitals_of(self.cached)
         if self.adapters is not None:
             mine |= self.adapters.vitals()
+        if self.quotas is not None:
+            mine |= self.quotas.vitals()
         if self.metrics is None:
             return mine
         place = self.places.place
@@ -442,12 +463,10 @@ class Gateway:
         exchange.end(outcome, error.status, error.code or error.kind)
         sink, (status, body) = exchange.sink, error_of(error, exchange.request)
         if not exchange.started:
-            wait_s = error.retry_after_s
-            sink.start(
-                status,
-                JSON,
-                () if wait_s is None else ((b"retry-after", b"%d" % max(1, round(wait_s))),),
-            )
+            headers = quota_headers(self, exchange, error)
+            if error.retry_after_s is not None:
+                headers.append((b"retry-after", b"%d" % max(1, round(error.retry_after_s))))
+            sink.start(status, JSON, headers)
             waiting = sink.write(body)
         elif exchange.streaming:
             waiting = sink.write(event_of(body, exchange.request))
@@ -470,6 +489,8 @@ class Gateway:
             keep_answer(self.cached, exchange, self.world.now_ns())
         if self.decisions is not None:
             self.decisions.record(exchange, self.generation, self.world.now_ns())
+        if exchange.reserved and self.quotas is not None:
+            settle_quota(self.quotas, exchange)
         request, timeline = exchange.request, exchange.timeline
         engine = exchange.replica.id if exchange.replica is not None else ""
         if self.metrics is not None:

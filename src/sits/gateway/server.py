@@ -179,6 +179,7 @@ class Server:
                 request = self._request(request_id, incoming, path)
             except CallerError as error:
                 problem = error
+                error.__traceback__ = error.__cause__ = error.__context__ = None  # their frames hold this one
             except Exception as error:  # noqa: BLE001  (before the pipeline's fence: the request would be lost without an answer)
                 self.loop.call_exception_handler(
                     {"message": f"bug while reading request {request_id}", "exception": error}

@@ -36,17 +36,19 @@ class Strand:
 
     def cancel(self, why: str = "") -> None:
         """End it where it waits."""
-        error = asyncio.CancelledError(why) if why else asyncio.CancelledError()
+        said = (why,) if why else ()
         if self._running and not self.ended:
-            self._cancelled = self._cancelled or error
+            self._cancelled = self._cancelled or asyncio.CancelledError(*said)
             return
         waits_for, self._waits_for = self._waits_for, None
         if waits_for is not None:
             waits_for.remove_done_callback(self._wake)
             waits_for.cancel()
-            self._step(error)
+            self._step(asyncio.CancelledError(*said))  # in no name of ours: it will hold this frame
 
-    def _wake(self, _: object) -> None:
+    def _wake(self, waited_for: object) -> None:
+        if waited_for is not self._waits_for:  # it was cancelled with this call in the loop's queue already
+            return
         self._waits_for = None
         self._step()
 
@@ -56,11 +58,11 @@ class Strand:
             try:
                 waits_for = self._coroutine.send(None) if error is None else self._coroutine.throw(error)
             except StopIteration:
-                self.ended = True
+                self.ended, error = True, None
                 self._done(None)
                 return
             except (Exception, asyncio.CancelledError) as how:  # noqa: BLE001  (told to `done`)
-                self.ended = True
+                self.ended, error = True, None  # what was thrown must not hold the frame that holds it
                 self._done(how)
                 return
             error, self._cancelled = self._cancelled, None
