@@ -29,6 +29,9 @@ OUTCOMES = ("completed", "failed", "cancelled", "refused")
 CLIENT_LEFT = 499
 """Status recorded for a request whose client left; nobody receives it."""
 
+UNKNOWN_OUTPUT_TOKENS = 256
+"""What a request without an output limit is counted as, tokens; an accounting guess, not a limit."""
+
 Headers = Sequence[tuple[bytes, bytes]]
 
 
@@ -98,7 +101,7 @@ class Exchange(msgspec.Struct):
     the answer; `taken`: where it counts as in flight; `tried`: replicas that failed it;
     `routed_on`, `admitted_on`: what the policies saw, for the decision record (as in `core.recorded`: one `Routed` a choice).
     `asked`: the name the caller asked for; `target`: what its assignment makes of it, or the `fallen`th fallback instead;
-    `lookup`: its business with the cache; `seat`: that with a window.
+    `lookup`: its business with the cache; `reserved`: quotas may hold a reservation for it; `seat`: that with a window.
     """
 
     request: Request
@@ -118,6 +121,7 @@ class Exchange(msgspec.Struct):
     fallen: int = 0
     fell_back: Decision | None = None
     lookup: Lookup | None = None
+    reserved: bool = False
     need_tokens: int = 0
     routed_on: tuple[Any, ...] = ()
     admitted_on: tuple[Any, ...] = ()

@@ -11,7 +11,7 @@ Deliberately absent: the window's length (policy), and a bound on how many wait 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import TYPE_CHECKING
 
 from sits.core.fleet import Fleet, batches_of
@@ -22,6 +22,7 @@ from sits.core.timeline import Timeline
 from sits.core.units import SECOND
 from sits.engine.waiter import Waiter
 from sits.gateway.joint import Joint, joined
+from sits.gateway.metrics import Vitals, engine_label
 from sits.policy.pace import Pace
 from sits.policy.window import FEEDBACK_NS
 
@@ -47,7 +48,9 @@ def hold_in_window(gateway: "Gateway", exchange: "Exchange") -> Awaitable[None] 
     return seat if seat.call is None else None
 
 
-def holders_of(fleet: Fleet, world: World, before: "dict[str, Holder] | None" = None) -> "dict[str, Holder]":
+def holders_of(
+    fleet: Fleet, world: World, before: "Mapping[str, Holder] | None" = None
+) -> "dict[str, Holder]":
     """A holder for each engine that the configuration holds requests for; what those of the generation before learnt goes on."""
     window, made = fleet.policy.window, {}
     for engine in fleet.engines:
@@ -56,9 +59,23 @@ def holders_of(fleet: Fleet, world: World, before: "dict[str, Holder] | None" = 
             continue
         holder = made[engine.name] = Holder(window, world, fleet.objective.p99, endpoints)
         old = (before or {}).get(engine.name)
-        if old is not None and (old.config, old.pace.objective_ns) == (window, holder.pace.objective_ns):
+        if old is None:
+            continue
+        holder.calls, holder.requests, holder.apart = old.calls, old.requests, old.apart
+        if (old.config, old.pace.objective_ns) == (window, holder.pace.objective_ns):
             holder.pace = old.pace
     return made
+
+
+def vitals_of(holders: "Mapping[str, Holder]") -> Vitals:
+    """What windows count."""
+    by_label = {engine_label(name): holder for name, holder in holders.items()}
+    return {
+        "sits_window_pending": {label: holder.pending for label, holder in by_label.items()},
+        "sits_window_calls_total": {label: holder.calls for label, holder in by_label.items()},
+        "sits_window_requests_total": {label: holder.requests for label, holder in by_label.items()},
+        "sits_window_apart_total": {label: holder.apart for label, holder in by_label.items()},
+    }
 
 
 class Call:
@@ -119,6 +136,7 @@ class Holder:
         self._length_ns = 0
         self._timer: asyncio.TimerHandle | None = None
         self._due_ns = 0
+        self._due_is_set = config.kind != "adaptive" or config.reaction != "slack"
         self._seen: list[tuple[int, int]] = []
         self._look_ns = 0
         self._refusals = 0
@@ -143,6 +161,8 @@ class Holder:
             pace.arrived(now_ns)
         seat = Seat(self, request, now_ns)
         waiting.append(seat)
+        if self._due_is_set and 1 < len(waiting) < self.config.max_batch:
+            return seat
         until_ns = self._until_ns()
         if until_ns <= now_ns:
             self._send(now_ns)

@@ -63,9 +63,10 @@ from sits.gateway.exchange import (
     Sink,
 )
 from sits.gateway.holding import Holder, hold_in_window, holders_of
+from sits.gateway.holding import vitals_of as windows_vitals
 from sits.gateway.inject import inject_faults
 from sits.gateway.ledger.quotas import Quotas
-from sits.gateway.metrics import Metrics, Vitals, engine_label, engine_vitals
+from sits.gateway.metrics import Metrics, Vitals, engine_vitals
 from sits.gateway.places import BREAKER_CODES, Place, Places, catalog, loadable, replicas_of
 from sits.gateway.quota import Ask, quota_headers, quotas_of, reserve_quota, settle_quota
 from sits.gateway.relay import MEASURED, relay
@@ -272,7 +273,7 @@ class Gateway:
         """Begin what goes on beside requests."""
         self.access.start()
         if self.quotas is not None:
-            self.quotas.client.start()
+            self.quotas.start()
         if self.adapters is not None:
             self.adapters.start()
 
@@ -442,10 +443,9 @@ class Gateway:
 
     def vitals(self) -> Vitals:
         """What is counted here, by family and labels; over all processes of a gateway it adds up."""
-        mine: Vitals = {
-            "sits_window_pending": {engine_label(name): count for name, count in self.pending().items()},
-            "sits_retries_total": {"": self.places.budget.spent},
-        }
+        mine: Vitals = {"sits_retries_total": {"": self.places.budget.spent}}
+        if self.holders:
+            mine |= windows_vitals(self.holders)
         if self.cached is not None:
             mine |= vitals_of(self.cached)
         if self.adapters is not None:

@@ -20,6 +20,7 @@ from sits.core.request import Chunk
 from sits.core.units import MS
 from sits.gateway.adapters.stage import check_answer
 from sits.gateway.exchange import Exchange
+from sits.gateway.quota import quota_headers
 from sits.gateway.versions import copier_of
 
 if TYPE_CHECKING:
@@ -151,6 +152,8 @@ def _start(gateway: "Gateway", exchange: Exchange, chunk: Chunk) -> None:
         headers.append((b"x-sits-fallback", exchange.arm.encode()))
     if exchange.injected is not None:
         headers.append((b"x-sits-injected", exchange.injected.choice.encode()))
+    if exchange.reserved:
+        headers += quota_headers(gateway, exchange)
     if chunk.retry_after:
         headers.append((b"retry-after", chunk.retry_after))
     exchange.sink.start(chunk.status, content_type, headers)
