@@ -109,7 +109,10 @@ def teams_of(access: Access) -> frozenset[str]:
 def names_of(fleet: Fleet) -> Names:
     """Everything a policy of `fleet` may name."""
     access, models, adapters = fleet.access, set[str](), set[str]()
-    regions = {node.region for node in fleet.nodes}
+    regions = {node.region for node in fleet.nodes} | {fleet.regions.here} | fleet.regions.latency.keys()
+    aliases = {release.model for release in fleet.policy.releases} | {
+        rule.match.model for rule in fleet.routes
+    }
     families = {family.name: family.count for family in fleet.adapters}
     for engine in fleet.engines:
         models.update((engine.model,) if isinstance(engine, EmulatedEngine) else engine.models)
@@ -125,7 +128,7 @@ def names_of(fleet: Fleet) -> Names:
         keys=frozenset(key.id for key in access.keys) | {name for name, _, _ in legacy_keys(fleet)},
         issuers=frozenset(issuer.name for issuer in access.jwt),
         models=frozenset(models - {""}),
-        aliases=frozenset({release.model for release in fleet.policy.releases} - models - {""}),
+        aliases=frozenset(aliases - models - {""}),
         adapters=frozenset(adapters),
         families=families,
         regions=frozenset(regions - {""}),
