@@ -108,8 +108,10 @@ def test_users_of_a_known_issuer_adapters_and_routes_can_be_named(match):
             "not within 'a'",
         ),
         (
-            "[{name: a, tokens: 9, match: {tenant: acme}}, {name: b, tokens: 9, parent: a},"
-            " {name: c, tokens: 1, parent: b, match: {tenant: beta}}]",
+            (
+                "[{name: a, tokens: 9, match: {tenant: acme}}, {name: b, tokens: 9, parent: a},"
+                " {name: c, tokens: 1, parent: b, match: {tenant: beta}}]"
+            ),
             "quotas[2].match.tenant",
             "not within 'b', which counts 'acme' only",
         ),

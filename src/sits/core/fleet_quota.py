@@ -59,18 +59,6 @@ class Quota(Section, frozen=True, kw_only=True):
     weights: QuotaWeights = QuotaWeights()
 
 
-def inherited(quota: Quota, by_name: dict[str, Quota]) -> QuotaMatch:
-    """The match of `quota`, what it leaves open taken from its parents."""
-    found, seen = quota.match, {quota.name}
-    while quota.parent in by_name and quota.parent not in seen:
-        quota = by_name[quota.parent]
-        seen.add(quota.name)
-        found = QuotaMatch(
-            **{name: getattr(found, name) or getattr(quota.match, name) for name in found.__struct_fields__}
-        )
-    return found
-
-
 Outage = Literal["refuse", "spend_lease", "open"]
 """What a gateway does while its ledger does not answer: refuse what its valid leases do not cover; also spend leases that
 have run out, which others may have been given meanwhile; or let everything through and report it later, as debt."""
@@ -136,3 +124,15 @@ def milli(weight: float) -> int:
     100
     """
     return round(weight * MILLI)
+
+
+def inherited(quota: Quota, by_name: dict[str, Quota]) -> QuotaMatch:
+    """The match of `quota`, what it leaves open taken from its parents."""
+    found, seen = quota.match, {quota.name}
+    while quota.parent in by_name and quota.parent not in seen:
+        quota = by_name[quota.parent]
+        seen.add(quota.name)
+        found = QuotaMatch(
+            **{name: getattr(found, name) or getattr(quota.match, name) for name in found.__struct_fields__}
+        )
+    return found

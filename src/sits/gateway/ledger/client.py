@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from sits.core.decision import Decision
 from sits.core.errors import SitsError
+from sits.core.fleet_quota import Outage
 from sits.core.ports import World
 from sits.core.units import SECOND
 from sits.gateway.ledger.book import Book
@@ -97,6 +98,12 @@ class Client:
         """Begin to report, on the running loop; the first request that waits does so too."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def adopt(self, report_ns: int, wait_ns: int, on_outage: Outage) -> None:
+        """Go by a new configuration."""
+        self._report_ns, self._wait_ns = report_ns, wait_ns
+        self._pause_ns = max(report_ns, self._pause_ns) if self.book.down else report_ns
+        self.book.on_outage = on_outage
 
     async def close(self) -> None:
         """Report all that is settled and give back all that is not needed."""

@@ -173,6 +173,7 @@ class Line:
         if more > spare:
             self.left -= more
             self.returned += more
+            self.free += more
 
     def hear(self, told: GrantLine, now_ns: int, valid_ns: int, window_ends_ns: int) -> None:
         """Take in what the authority says of this life; `valid_ns`, `window_ends_ns` by this process's clock."""

@@ -1,7 +1,8 @@
 """The quotas of one configuration generation: what the pipeline asks.
 
 A `Quotas` has the meters of its generation and the slots of callers seen; the book and the client behind it belong to the
-process and outlive generations, so requests of an old one are settled as they were reserved.
+process and outlive generations, so requests of an old one are settled as they were reserved.  `before` is the generation they
+come from.
 
 ```
 decision = quotas.reserve(request.id, caller, model, input_tokens, output_tokens, now_ns)
@@ -46,8 +47,10 @@ _WHY = {
 class Quotas:
     """Who is charged what, by one generation of the configuration."""
 
-    def __init__(self, quotas: Iterable[Quota], client: Client) -> None:
+    def __init__(self, quotas: Iterable[Quota], client: Client, before: "Quotas | None" = None) -> None:
         self.client = client
+        self._before = before
+        self._handed_on = False
         self.book = client.book
         self.settle = client.book.settle
         self.void = client.book.void
@@ -76,6 +79,30 @@ class Quotas:
     ) -> "asyncio.Future[Decision]":
         """Wait for a lease, after `reserve` said `short`."""
         return self.client.wait(request_id, self._find(caller, model), input_tokens, output_tokens, short)
+
+    def start(self) -> None:
+        """Begin to report; from now on this generation, and not the one before, closes what they share."""
+        self.client.start()
+        if self._before is not None:
+            self._before._handed_on, self._before = True, None
+
+    async def close(self) -> None:
+        """Report what is settled and give the rest back, unless a later generation goes on with it."""
+        if not self._handed_on:
+            await self.client.close()
+
+    def vitals(self) -> dict[str, dict[str, float]]:
+        """What this process counts about its ledger."""
+        counts, asked = self.book.counts, self.client.counts
+        return {
+            "sits_ledger_outages_total": {"": asked["outages"]},
+            "sits_ledger_down": {"": int(self.book.down)},
+            "sits_ledger_waits_total": {"": asked["waited"]},
+            "sits_ledger_opened_total": {"": counts["opened"]},
+            "sits_ledger_expired_total": {"": counts["expired"]},
+            "sits_ledger_over_use_total": {"": counts["over"]},
+            "sits_ledger_reserved": {"": len(self.book)},
+        }
 
     def headers(self, caller: Caller, model: str, now_ns: int) -> list[tuple[bytes, bytes]]:
         """`x-ratelimit-*` of the tightest balance of each unit, as far as this process knows."""
