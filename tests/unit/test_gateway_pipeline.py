@@ -18,7 +18,7 @@ from sits.core.breakpoints import (
 )
 from sits.core.errors import CallerError, CapacityError, EngineError, EngineTimeoutError
 from sits.core.fleet import Adapters as AdapterFamily
-from sits.core.fleet import Admit, Arm, Fleet, GatewayCost, OpenAIEngine, Policies, Release, Window
+from sits.core.fleet import Admit, Arm, Fleet, GatewayCost, OpenAIEngine, Policies, Release, Route, Window
 from sits.core.fleet import Gateway as GatewayConfig
 from sits.core.request import Chunk, Request, Usage
 from sits.core.timeline import Timeline
@@ -470,6 +470,27 @@ async def test_the_breaker_opens_on_connection_failures_and_probes_again(world):
     assert len(engine.seen) == BREAKER_FAILURES
     await asyncio.sleep(BREAKER_OPEN_NS / 1e9)
     engine.steps = TOKENS
+    answer, _ = await house.ask()
+    assert answer.status == 200
+
+
+@virtual
+async def test_requests_that_kill_connections_are_led_past_that_engine_and_nobody_is_refused_for_them(world):
+    dies, lives = Script("a", EngineError("died", code="engine_died")), Script("b", *TOKENS)
+    house = House(world, dies, lives, policy=Policies(route=Route(kind="round_robin")))
+    for _ in range(4 * BREAKER_FAILURES):
+        answer, _ = await house.ask()
+        assert answer.status == 200
+    assert len(dies.seen) == BREAKER_FAILURES, "then it is left alone"
+    await house.ask(tenant="other")
+    await house.ask(tenant="other")
+    assert len(dies.seen) == BREAKER_FAILURES + 1, "by those requests only"
+    lives.steps = dies.steps
+    for _ in range(3 * BREAKER_FAILURES):
+        answer, exchange = await house.ask()
+        assert (answer.status, exchange.detail) == (502, "engine_died"), "asked, not refused"
+    assert all(replica.healthy for replica in house.gateway.places.replicas)
+    dies.steps = lives.steps = TOKENS
     answer, _ = await house.ask()
     assert answer.status == 200
 

@@ -353,18 +353,15 @@ class Gateway:
         places = self.places
         places.refresh(now_ns)
         turn, self._turn = self._turn, self._turn + 1
-        replicas = places.replicas
-        barred = self._barred(exchange, now_ns) if places.trips else exchange.tried
-        request = exchange.request
-        choice = pick(
-            request,
-            replicas,
-            self.fleet.policy.route,
-            exchange.need_tokens,
-            now_ns,
-            turn,
-            barred,
-        )
+        replicas, request, barred = places.replicas, exchange.request, exchange.tried
+        config, need = self.fleet.policy.route, exchange.need_tokens
+        choice = ""
+        if places.trips and (shy := places.closed_to(request.model, exchange.tenant, now_ns)):
+            barred += shy
+            choice = pick(request, replicas, config, need, now_ns, turn, barred)
+        if not choice:  # where all of them are shy of its like, any will do
+            barred = exchange.tried
+            choice = pick(request, replicas, config, need, now_ns, turn, barred)
         if self.decisions is not None:
             inflight = [replica.inflight_tokens for replica in replicas]
             facts = self.decisions.facts(replicas, now_ns)
@@ -374,19 +371,14 @@ class Gateway:
 
     def why_none(self, exchange: Exchange) -> Decision:
         """The decision behind an empty choice, with its reasons."""
-        now_ns = self.world.now_ns()
         return route(
             exchange.request,
             self.places.replicas,
             self.fleet.policy.route,
             need_tokens=exchange.need_tokens,
-            now_ns=now_ns,
-            tried=self._barred(exchange, now_ns),
+            now_ns=self.world.now_ns(),
+            tried=exchange.tried,
         )
-
-    def _barred(self, exchange: Exchange, now_ns: int) -> tuple[str, ...]:
-        """Replicas this exchange must not go to: those it tried, and those whose breaker is open to its like."""
-        return exchange.tried + self.places.closed_to(exchange.request.model, exchange.tenant, now_ns)
 
     def take(self, exchange: Exchange) -> None:
         """Count the exchange as in flight at its replica."""

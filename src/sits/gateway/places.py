@@ -7,8 +7,8 @@ Rules:
 - What speaks about the *connection* to an engine counts against it: refused, reset, garbage.  An answered 5xx and a
   time-out do not: one tenant's poison request must not close an engine for all.
 - An engine that cannot be reached `BREAKER_FAILURES` times in a row, counted over all workers, is closed to all for `BREAKER_OPEN_NS`.
-  One that is reached and then dies or babbles so often is closed to that tenant's requests for that model: the
-  connection may well have died of them.
+  One that is reached and then dies or babbles so often is closed to that tenant's requests for that model, as long as another engine
+  can take them: the connection may well have died of them, so others do not suffer for it, and nobody is refused for it.
 - After that time one request a worker goes there as a probe, and the others wait for what becomes of it as long again.
   Success closes the breaker, and the engine is eased in (`policy.ease`), as one that a reload has added is; failure opens it anew.
 - Retries are bounded by a budget: each request earns `RETRY_SHARE` of a retry, at most `RETRY_BUDGET_MAX` are saved up.
