@@ -405,10 +405,12 @@ class Gateway:
         if exchange.started or exchange.tried or isinstance(error, EngineTimeoutError):
             return False
         exchange.tried = (exchange.replica.id,)
-        choice, aimed = self.choose(exchange), exchange.target
+        before, fallen, aimed = exchange.routed_on, exchange.fallen, exchange.target
+        choice = self.choose(exchange)
         while not choice and fall_back(self, exchange):
             choice = self.choose(exchange)
-        if not choice or not self.places.may_retry():
+        if not choice or not self.places.may_retry():  # nothing came of it, and nothing of it is recorded
+            exchange.routed_on, exchange.fallen = before, fallen
             aim_back(exchange, aimed)
             return False
         for point in ENGINE_POINTS:
@@ -422,12 +424,15 @@ class Gateway:
         """Move the exchange to a replica that may understand it, when this one's dialect has no words for it; nothing was sent."""
         assert exchange.replica is not None
         exchange.tried += (exchange.replica.id,)
+        before = exchange.routed_on
         choice = self.choose(exchange)
-        if choice:
-            self.let_go(exchange)
-            exchange.replica = self.places.by_id[choice]
-            self.take(exchange)
-        return bool(choice)
+        if not choice:
+            exchange.routed_on = before
+            return False
+        self.let_go(exchange)
+        exchange.replica = self.places.by_id[choice]
+        self.take(exchange)
+        return True
 
     def pending(self) -> dict[str, int]:
         """Requests held in each engine's window."""
