@@ -5,7 +5,6 @@ Works straight at the engines, with or without a gateway running; one that runs 
 Exit codes: 0 as configured; 1 something is wrong, or an engine does not tell.
 """
 
-import asyncio
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,6 +114,8 @@ def _one(hands: "Hands", name: str, engine: str) -> "tuple[RuntimeAdapter, Adapt
 
 
 def _run(work: Coroutine[Any, Any, Any]) -> Any:
+    import asyncio  # noqa: PLC0415
+
     return asyncio.run(work)
 
 

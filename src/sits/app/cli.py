@@ -24,6 +24,7 @@ from sits.app.access import access, keys
 from sits.app.adapters import adapters
 from sits.app.live import reload, up
 from sits.app.plan import plan
+from sits.app.quota import quota
 from sits.app.replay import explain, replay
 
 OK, MISSED, USAGE, FAILED, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
@@ -318,6 +319,7 @@ cli.add_command(plan)
 cli.add_command(keys)
 cli.add_command(access)
 cli.add_command(adapters)
+cli.add_command(quota)
 
 
 @cli.command(short_help="Print the version.")

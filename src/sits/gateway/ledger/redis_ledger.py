@@ -68,13 +68,11 @@ class Redis:
 
     async def answer(self, ask: LeaseAsk) -> Answer:
         """Settle and lend; a Redis in trouble is a `LeaseDown`."""
-        from redis import exceptions  # noqa: PLC0415
-
         calls = [self._call(ask.holder, line) for line in ask.lines]
         try:
             told = await self._run(calls)
             now_us = told[-1][0] if told else await self._now_us()
-        except (exceptions.RedisError, OSError) as error:
+        except errors() as error:
             return LeaseDown(ask.sent_ns, f"Redis: {error or type(error).__name__}")
         self._remember(ask.holder, calls)
         lines = tuple(_told(line, reply) for line, reply in zip(ask.lines, told, strict=True))
@@ -82,13 +80,11 @@ class Redis:
 
     async def release(self, holder: str) -> None:
         """Take back what a dead process of this gateway held; if Redis is away, the end of its leases does that."""
-        from redis import exceptions  # noqa: PLC0415
-
         keys = self._keys.pop(holder, {})
         calls = [(key, RELEASE, self.now_us, 0, per, 0, holder) for key, per in keys.items()]
         try:
             await self._run(calls)
-        except (exceptions.RedisError, OSError):
+        except errors():
             self._keys[holder] = keys
 
     async def give(self, gift: Gift) -> None:
@@ -179,6 +175,13 @@ class Redis:
         keys.update((call[0], call[4]) for call in calls)
         if len(keys) > KEYS_MAX:
             self._keys[holder] = dict(islice(keys.items(), KEYS_MAX // 2, None))
+
+
+def errors() -> tuple[type[Exception], ...]:
+    """What redis-py raises when Redis is in trouble."""
+    from redis import exceptions  # noqa: PLC0415
+
+    return (exceptions.RedisError, OSError)
 
 
 def _text(value: bytes | str) -> str:
