@@ -90,7 +90,10 @@ def test_every_command_explains_itself(run, command):
     [
         (("reprodcue",), "did you mean 'reproduce'?"),
         (("investigat",), "did you mean 'investigate'?"),
-        (("xyzzy",), "commands: reproduce, up, reload, why, investigate, check, plan, keys, access, version"),
+        (
+            ("xyzzy",),
+            "commands: reproduce, up, reload, why, investigate, check, explain, replay, plan, keys, access, adapters, quota, version",
+        ),
         (("reproduce", "--seeed", "3"), "--seed"),
         (("reproduce", "--seed", "-1"), "-1"),
         (("reproduce", "--repetitions", "0"), "x>=1"),
