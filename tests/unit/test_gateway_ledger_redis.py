@@ -24,7 +24,8 @@ from sits.policy import lease as arithmetic
 from sits.policy.lease import Account, AskLine
 from sits.world import RealWorld, stream_generator
 
-SOAK = int(os.environ.get("SITS_SOAK", "1"))
+SOAK = 50 if os.environ.get("SITS_SOAK") else 1
+pytestmark = pytest.mark.timeout(3600 if SOAK > 1 else 120)
 TTL = 10 * SECOND
 LIMIT = 60_000
 QUOTA = Quota(name="q", tokens=LIMIT, per="total")
