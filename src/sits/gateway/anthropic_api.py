@@ -16,7 +16,7 @@ import msgspec
 import orjson
 
 from sits.core.errors import SitsError
-from sits.gateway.openai_api import COUNT_MAX, PREFIX_BYTES, Body, Parsed, decode, given, tokens_of
+from sits.gateway.openai_api import COUNT_MAX, Body, Parsed, decode, given, tokens_of
 
 MESSAGES = "/v1/messages"
 COUNT_TOKENS = "/v1/messages/count_tokens"
@@ -71,14 +71,12 @@ def parse_messages(body: bytes) -> Parsed:
     messages = given(read.messages, "messages", b"[", "a list of at least one message")
     system = bytes(read.system)
     tools = bytes(read.tools)
-    begins = system[:PREFIX_BYTES] + messages[: max(0, PREFIX_BYTES - len(system))]
     return Parsed(
         model=read.model,
         stream=bool(read.stream),
         user=_user(read),
         prompt_tokens=tokens_of(len(system) + len(tools) + len(messages)),
         output_tokens_max=read.max_tokens,
-        prefix=begins if len(begins) == PREFIX_BYTES else b"",
         prompt=b"".join((system, tools, messages)),
     )
 
@@ -94,7 +92,6 @@ def parse_count(body: bytes) -> Parsed:
         user=_user(read),
         prompt_tokens=1,
         output_tokens_max=1,
-        prefix=b"",
         prompt=prompt,
     )
 

@@ -61,12 +61,23 @@ LINGER_NS = 2 * SECOND
 class HttpSink:
     """The answer of one exchange on a connection."""
 
-    __slots__ = ("_body", "_connection", "_name", "_names", "_parts", "_streaming", "chunked", "close")
+    __slots__ = (
+        "_body",
+        "_connection",
+        "_name",
+        "_names",
+        "_parts",
+        "_stamp",
+        "_streaming",
+        "chunked",
+        "close",
+    )
 
     def __init__(self, connection: "Connection", request_id: str, close: bool, chunked: bool) -> None:
         self._connection = connection
         self._name = request_id.encode()
         self._names = ID_NAMES
+        self._stamp = connection.server.stamp  # now: it ends on the generation it begins on
         self._body = b""
         self._streaming = False
         self.close = close
@@ -79,7 +90,7 @@ class HttpSink:
     def start(self, status: int, content_type: bytes, headers: Headers = ()) -> None:
         """Prepare the head; it leaves with the first piece of the body."""
         name, server = self._name, self._connection.server
-        parts = [status_line(status), b"content-type: ", content_type, server.stamp]
+        parts = [status_line(status), b"content-type: ", content_type, self._stamp]
         for what in self._names:
             parts += (what, name)
         for what, value in headers:
@@ -239,7 +250,9 @@ class Connection(asyncio.Protocol):
         return sum(waiting) > PIPELINED_BYTES
 
     def _serve(self, incoming: Incoming, problem: SitsError | None) -> None:
-        path = incoming.path
+        path = incoming.target
+        if path not in PARSERS:
+            path = incoming.path
         if path in PARSERS and incoming.method == b"POST":
             sink, problem, work = self.server.exchange(self, incoming, path, problem)
             self._answering = (sink, problem)

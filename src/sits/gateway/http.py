@@ -22,6 +22,7 @@ from http import HTTPStatus
 from typing import Any
 
 import httptools
+import msgspec
 import orjson
 
 from sits.core.errors import CallerError, SitsError
@@ -35,6 +36,8 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _STATUS_LINES = {code: b"HTTP/1.1 %d %s\r\n" % (code, reason) for code, reason in REASONS.items()}
 _STATUS_LINES[401] += b"www-authenticate: Bearer\r\n"  # a 401 names the scheme it wants (RFC 9110, 11.6.1)
 LENGTH_DIGITS = 18
+_ONCE = (b"host", b"content-length", b"transfer-encoding")
+"""Headers that decide where a message begins, ends, or belongs: one of each."""
 _BODYLESS = (b"GET", b"HEAD", b"DELETE", b"OPTIONS")
 _WITH_BODY = (b"POST", b"PUT", b"PATCH")
 """Methods that are nothing without a body, so its length must be told; any other has none unless it tells."""
@@ -48,21 +51,16 @@ class ProtocolError(CallerError):
         self.status = status
 
 
-class Incoming:
+class Incoming(msgspec.Struct):
     """A complete request.  `headers` are lower-case names; `recv_ns` is when its first byte came."""
 
-    __slots__ = ("body", "headers", "keep_alive", "method", "recv_ns", "target", "version")
-
-    def __init__(
-        self, method: bytes, target: bytes, version: str, headers: dict[bytes, bytes], recv_ns: int
-    ) -> None:
-        self.method = method
-        self.target = target
-        self.version = version
-        self.headers = headers
-        self.recv_ns = recv_ns
-        self.body = b""
-        self.keep_alive = True
+    method: bytes
+    target: bytes
+    version: str
+    headers: dict[bytes, bytes]
+    recv_ns: int
+    body: bytes = b""
+    keep_alive: bool = True
 
     @property
     def path(self) -> bytes:
@@ -104,7 +102,7 @@ class HttpReader:
         self._in_head = True
         self._raw = 0
         self._progress = False
-        self._expects = False
+        self._upgrades = False
         self._begin()
 
     @property
@@ -178,39 +176,46 @@ class HttpReader:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header, complete.  Those after the head are trailers and are dropped."""
-        if not self._in_head:
-            return
-        name = name.lower()
-        if name in self._headers:
-            if name in (b"host", b"content-length", b"transfer-encoding"):
-                self._fail(400, f"more than one {name.decode()} header")
-            value = self._headers[name] + b", " + value
-        self._headers[name] = value
+        """One header, complete.  After the head these are trailers, and `_headers` a dict nobody reads."""
+        name, headers = name.lower(), self._headers
+        headers[name] = self._again(name, headers[name], value) if name in headers else value
+
+    def _again(self, name: bytes, before: bytes, value: bytes) -> bytes:
+        """The value of a header that comes once more."""
+        if self._in_head and name in _ONCE:
+            self._fail(400, f"more than one {name.decode()} header")
+        return before + b", " + value
 
     def on_headers_complete(self) -> None:
         """The head is whole: decide whether to read on."""
         self._in_head = False
         self._progress = True
         parser, headers = self._parser, self._headers
-        version = parser.get_http_version()
-        request = self._request = Incoming(parser.get_method(), self._url, version, headers, self._recv_ns)
-        if version != "1.1":
-            if version != "1.0":
-                self._fail(505, f"HTTP/{version} is not served here")
-        elif b"host" not in headers:
-            self._fail(400, "no Host header")
-        elif b"expect" in headers:  # HTTP/1.0 knows no 100 (RFC 9110, 10.1.1)
+        self._headers = {}
+        method, version = parser.get_method(), parser.get_http_version()
+        request = self._request = Incoming(method, self._url, version, headers, self._recv_ns)
+        if version != "1.1" or b"host" not in headers:
+            self._check_version(request)
+        self._upgrades = b"upgrade" in headers or method == b"CONNECT"
+        if self._upgrades and parser.should_upgrade() and method not in _BODYLESS:
+            self._fail(501, "protocol upgrades are not served; send the request without Upgrade")
+        length = headers.get(b"content-length")
+        if length is None or b"transfer-encoding" in headers:
+            self._check_framing(request, length, headers.get(b"transfer-encoding"))
+        elif not length.isdigit() or len(length) > LENGTH_DIGITS:
+            self._fail(400, "Content-Length is not a number")
+        elif int(length) > self.body_limit:
+            self._fail_too_large(int(length))
+        if b"expect" in headers and version == "1.1":  # HTTP/1.0 knows no 100 (RFC 9110, 10.1.1)
             if headers[b"expect"].lower() != b"100-continue":
                 self._fail(417, "the only expectation known is 100-continue")
-            self._expects = True
-        asked = b"upgrade" in headers or request.method == b"CONNECT"
-        if asked and parser.should_upgrade() and request.method not in _BODYLESS:
-            self._fail(501, "protocol upgrades are not served; send the request without Upgrade")
-        self._check_framing(request, headers.get(b"content-length"), headers.get(b"transfer-encoding"))
-        if self._expects:
-            self._expects = False
             self._events.append(Continue())
+
+    def _check_version(self, request: Incoming) -> None:
+        if request.version not in ("1.1", "1.0"):
+            self._fail(505, f"HTTP/{request.version} is not served here")
+        if request.version == "1.1":
+            self._fail(400, "no Host header")
 
     def _check_framing(self, request: Incoming, length: bytes | None, coding: bytes | None) -> None:
         if coding is not None:
@@ -218,11 +223,6 @@ class HttpReader:
                 self._fail(400, "both Content-Length and Transfer-Encoding")
             if coding.lower() != b"chunked" or request.version == "1.0":
                 self._fail(501, "the only transfer coding known is chunked, in HTTP/1.1")
-        elif length is not None:
-            if not length.isdigit() or len(length) > LENGTH_DIGITS:
-                self._fail(400, "Content-Length is not a number")
-            if int(length) > self.body_limit:
-                self._fail_too_large(int(length))
         elif request.method in _WITH_BODY:
             self._fail(411, "no Content-Length", "length_required")
 
@@ -241,13 +241,13 @@ class HttpReader:
 
     def on_message_complete(self) -> None:
         """The request is whole."""
-        request = self._request
+        request, body = self._request, self._body
         assert request is not None
-        self._progress = True
-        body = self._body
         request.body = body if type(body) is bytes else bytes(body)
         # llhttp's answer is only right inside this call-back
-        request.keep_alive = self._parser.should_keep_alive() and not self._parser.should_upgrade()
+        request.keep_alive = self._parser.should_keep_alive() and not (
+            self._upgrades and self._parser.should_upgrade()
+        )
         self._events.append(request)
         self._begin()
         self._progress = True

@@ -65,8 +65,13 @@ class Parsed(msgspec.Struct):
     user: str
     prompt_tokens: int
     output_tokens_max: int
-    prefix: bytes
     prompt: bytes | memoryview
+
+    @property
+    def prefix(self) -> bytes:
+        """What the prompt begins with, as long as it is longer than that; empty when not."""
+        prompt = self.prompt
+        return bytes(prompt[:PREFIX_BYTES]) if len(prompt) >= PREFIX_BYTES else b""
 
 
 _CHAT = msgspec.json.Decoder(_Chat)
@@ -166,6 +171,8 @@ def decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
 def given(raw: msgspec.Raw, field: str, openers: bytes, what: str) -> memoryview:
     """The JSON of a field that must be there, not empty, and begin like what it is."""
     text = memoryview(raw)
+    if len(text) >= EMPTY_BYTES and text[0] in openers:
+        return text
     short = bytes(text[:EMPTY_BYTES])
     if not short or short[0] not in openers or (len(short) < EMPTY_BYTES and _EMPTY.fullmatch(short)):
         shown = short[:40].decode(errors="replace") if short else "missing"
@@ -183,8 +190,7 @@ def _parsed(read: Body, prompt: memoryview, output_tokens_max: int) -> Parsed:
         model=read.model,
         stream=bool(read.stream),
         user=read.user or "",
-        prompt_tokens=tokens_of(len(prompt)),
+        prompt_tokens=len(prompt) // BYTES_PER_TOKEN or 1,
         output_tokens_max=output_tokens_max,
-        prefix=bytes(prompt[:PREFIX_BYTES]) if len(prompt) >= PREFIX_BYTES else b"",
         prompt=prompt,
     )

@@ -39,7 +39,7 @@ from sits.gateway.metrics import Vitals, added, engine_label, page
 from sits.gateway.openai_api import models_page
 from sits.gateway.pipeline import Gateway
 from sits.gateway.relay import MEASURED
-from sits.gateway.trace import Ids, continued
+from sits.gateway.trace import Ids, begun, continued
 
 IDLE_NS = 300 * SECOND
 REQUEST_NS = 120 * SECOND
@@ -237,8 +237,9 @@ class Server:
         parsed = PARSERS[path](incoming.body)
         model, adapter = self.gateway.catalog.get(parsed.model, (parsed.model, ""))
         prefix = ""
-        if self._prefixes and parsed.prefix:
-            prefix = blake2b(parsed.prefix, digest_size=16).hexdigest()
+        if self._prefixes and (begins := parsed.prefix):
+            prefix = blake2b(begins, digest_size=16).hexdigest()
+        told = headers.get(b"traceparent")
         within = headers.get(b"x-sits-deadline-ms")
         return Request(
             id=request_id,
@@ -253,7 +254,7 @@ class Server:
             prompt_hash=prompt_hash(parsed.model, parsed.prompt) if self._hashes else "",
             arrival_ns=incoming.recv_ns,
             deadline_ns=0 if within is None else incoming.recv_ns + _deadline_ns(within),
-            traceparent=continued(headers.get(b"traceparent"), request_id),
+            traceparent=begun(request_id) if told is None else continued(told, request_id),
             dialect_headers=forwarded(headers) if path in ANTHROPIC else "",
             body=incoming.body,
         )

@@ -65,9 +65,9 @@ class Strand:
                 self.ended, error = True, None  # what was thrown must not hold the frame that holds it
                 self._done(how)
                 return
-            error, self._cancelled = self._cancelled, None
-            if error is None:
+            if self._cancelled is None:
                 break
+            error, self._cancelled = self._cancelled, None
         self._running = False
         if waits_for is None:  # asyncio.sleep(0)
             waits_for = asyncio.get_running_loop().create_future()

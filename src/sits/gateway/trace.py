@@ -28,6 +28,11 @@ class Ids:
         return f"{self._next * _ODD & _MASK:032x}"
 
 
+def begun(request_id: str) -> str:
+    """The `traceparent` of a new trace, whose id is the request's."""
+    return f"00-{request_id}-{request_id[16:]}-01"
+
+
 def continued(traceparent: bytes | None, request_id: str) -> str:
     """The `traceparent` to send on.
 
