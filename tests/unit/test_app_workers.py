@@ -268,11 +268,12 @@ def test_a_reload_under_load_drops_nothing_and_mixes_nothing(tmp_path):
                 model_of[name] = model
                 for _ in range(4):
                     status, headers, body = ask(up)
-                    assert (status, headers["x-sits-generation"], body["model"]) == (200, name, model)
+                    assert (status, headers["x-sits-generation"], body.get("model")) == (200, name, model), body
         assert load.cut == []
-        assert {status for status, _, _ in load.seen} == {200}
+        assert [one for one in load.seen if one[0] != 200] == []
         assert {model_of[h["x-sits-generation"]] == body["model"] for _, h, body in load.seen} == {True}
-        assert up.samples()["sits_reloads_total", ("taken",)] == 4
+        while up.samples()["sits_reloads_total", ("taken",)] < 4:  # the keeper hears of it in its time
+            continue
         up.stop()
     with DuckStore(up.store) as opened:
         assert len(opened.scan("runs")) == 5, "each generation is a run of its own"
@@ -325,6 +326,48 @@ def test_a_wrong_file_changes_nothing_and_every_reason_is_told(tmp_path):
         assert samples["sits_reloads_total", ("refused",)] == 2
         assert samples["sits_reloads_total", ("unchanged",)] == 1
         up.stop()
+
+
+QUOTAS = """\
+name: quotas
+gateway: {{listen: "127.0.0.1:0", workers: 2, store: "{store}"}}
+quotas:
+  - {{name: day, each: [tenant], requests: 30, per: 1d}}
+engines:
+  - {{kind: openai, name: e0, url: "{url}", models: [m]}}
+"""
+
+
+def test_a_quota_is_one_for_all_workers_and_outlives_them(tmp_path):
+    """30 requests a day: so many are answered, whichever worker they come to, whoever is killed in between, and after a restart."""
+    with GatedEngine().serving() as engine:
+
+        def until_refused(up, most):
+            statuses = [ask(up)[0] for _ in range(most)]
+            assert set(statuses) <= {200, 429}, statuses
+            return statuses.count(200)
+
+        with serving(tmp_path, QUOTAS, url=engine.url) as up:
+            done = until_refused(up, 10)
+            assert done == 10
+            notice = up.notice(tmp_path / "store")
+            os.kill(notice.processes["worker-0"], signal.SIGKILL)
+            up.hear("worker-0 works again")
+            done += until_refused(up, 5)
+            os.kill(up.notice(tmp_path / "store").processes["keeper"], signal.SIGKILL)
+            up.hear("keeper works again")
+            done += until_refused(up, 5)
+            assert 15 <= done <= 20, "what a killed worker had not reported yet counts as spent"
+            up.stop()
+        with serving(tmp_path, QUOTAS, url=engine.url) as up:
+            done += until_refused(up, 30)
+            assert 25 <= done <= 40, (
+                "what a killed worker had not reported yet may be spent once more, and no more than that"
+            )
+            status, headers, body = ask(up)
+            assert (status, body["error"]["code"]) == (429, "quota_exceeded")
+            assert int(headers["retry-after"]) > 0
+            up.stop()
 
 
 ADAPTERS = """\

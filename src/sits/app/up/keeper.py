@@ -1,12 +1,12 @@
 """The keeper: the process that remembers, watches and answers questions, so that workers need not.
 
 ```
-rows of workers ──> metrics (a fold) and store (a thread of its own)      engines ──scrape──> states to workers, signals to store
+rows of workers ──> books: metrics (a fold) and store     engines ──scrape──> states to workers, signals to the books
 questions of workers ──> the metrics page, and the services (app.up.services)
 ```
-It is the only one with numpy and duckdb.  It may die: workers go on answering, hold what they can and count what they must drop, and the
-next keeper goes on with their links.  Its counters begin anew then, as counters of processes do.  When the supervisor is gone it stays
-until the last worker has drained and left.
+Questions are answered from the first moment; books and watch (numpy, duckdb) are opened in a thread meanwhile, and rows wait for them.
+It may die: workers go on answering, hold what they can and count what they must drop, and the next keeper goes on with their links.  Its
+counters begin anew then, as counters of processes do.  When the supervisor is gone it stays until the last worker has drained and left.
 
 Files in the store besides the tables: `fleet-<generation>.yaml`, each configuration that was served, so that `why` knows the objective.
 
@@ -18,35 +18,22 @@ import functools
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from sits.app.up.generation import Generation, unpack
-from sits.app.up.link import Link
+from sits.app.up.link import Hear, Link, Serve
 from sits.app.up.services import Services
-from sits.app.up.watch import Watch
 from sits.core.config import dump_fleet
 from sits.core.errors import SitsError
 from sits.core.ports import World
-from sits.core.units import SECOND
-from sits.gateway.metrics import FAMILIES, Metrics, Vitals, added, engine_vitals, page
+from sits.gateway.metrics import FAMILIES, Vitals, added, engine_vitals, page
 from sits.gateway.shared import Shared
-from sits.telemetry.packing import Packed
-from sits.telemetry.rows import Arrivals, plain_columns, request_columns
-from sits.telemetry.store import DuckStore
-from sits.telemetry.tables import TABLES
-from sits.telemetry.writer import StoreWriter
 
-WRITE_S = 2.0
-"""How often the store is written.  A write costs about 15 ms a table, however few rows it has, and 3 us a row; what a keeper that
-is killed loses is what came since."""
-
-ROWS_MAX = 200_000
-"""Rows of a table that wait for a store that cannot write, beyond what the store itself holds."""
-
-RETAIN_NS = 7 * 24 * 3600 * SECOND
-"""Raw rows are kept for seven days."""
+if TYPE_CHECKING:
+    from sits.app.up.books import Books
+    from sits.app.up.watch import Watch
 
 
 class About(msgspec.Struct, frozen=True):
@@ -73,131 +60,133 @@ class Keeper:
     def __init__(self, desk: Desk, world: World, pid: int, say: Callable[[str], None]) -> None:
         self.desk = desk
         self.world = world
-        self.metrics = Metrics()
         self._pid = pid
         self._say = say
         self._about = About()
-        self._unfolded: list[Packed] = []
         self._known: dict[int, Vitals] = {}
         self._past: Vitals = {}
-        makers = {name: functools.partial(plain_columns, name) for name in TABLES}
-        makers["requests"] = functools.partial(request_columns, world=world)
-        self._arrivals = {name: Arrivals(ROWS_MAX, make) for name, make in makers.items()}
+        self._early: list[Sequence[Any]] = []
+        self._books: Books | None = None
+        self._watch: Watch | None = None
+        self._finished = asyncio.Event()
 
     async def run(self, first: Generation) -> None:
         """Keep.
 
         Raises:
-            SitsError: the store cannot be opened.
+            SitsError: the store cannot be opened, or what a service keeps not be had.
 
         """
-        finished = asyncio.Event()
+        self._path = path = Path(first.fleet.gateway.store)
+        self._generation = first
+        self._services = Services(self.world, path, self._tell)
+        self._links = self._linked()
+        supervisor = Link(
+            self.desk.supervisor,
+            {"generation": self._adopt, "about": self._hear_about, "finish": lambda _: self._finished.set()},
+        )
+        self._services.adopt(first.fleet)
+        books = await asyncio.to_thread(self._open)
+        for body in self._early:
+            books.add(*body)
+        self._books, self._early = books, []
+        self._serve(self._generation)
+        supervisor.send("ready")
+        await self._finished.wait()
+        assert self._watch is not None
+        self._watch.stop()
+        for link in self._links:
+            link.drain()
+        await self._services.close()
+        await asyncio.to_thread(books.close)
+        supervisor.send("drained", (books.completed, self._dropped(), books.trouble))
+
+    def _linked(self) -> list[Link]:
         alive = set(range(len(self.desk.workers)))
 
         def ended(worker: int) -> None:  # nobody holds the other end: that happens only without a supervisor
             alive.discard(worker)
             if not alive:
-                finished.set()
+                self._finished.set()
 
-        supervisor = Link(
-            self.desk.supervisor,
-            {"generation": self._adopt, "about": self._hear_about, "finish": lambda _: finished.set()},
-        )
-        path = Path(first.fleet.gateway.store)
-        services = self._services = Services(
-            self.world, path, lambda worker, kind, body: links[worker].send(kind, body)
-        )
-        links = [
-            Link(
-                end,
-                {
-                    "rows": self._rows,
-                    "vitals": functools.partial(self._vitals, worker),
-                    "adapters": functools.partial(services.hear_adapters, worker),
-                },
-                {"page": self._page},
-                functools.partial(ended, worker),
-            )
-            for worker, end in enumerate(self.desk.workers)
-        ]
-        with DuckStore(path, world=self.world) as store:
-            self._writer = writer = StoreWriter(store, self._arrivals, period_s=WRITE_S, retain_ns=RETAIN_NS)
-            self._watch = Watch(self.world, functools.partial(self._observed, links), self._say)
-            self._path = path
-            self._serve(first)
-            writer.start()
-            supervisor.send("ready")
-            await finished.wait()
-            self._watch.stop()
-            for link in links:
-                link.drain()
-            await services.close()
-            self._fold()
-            await asyncio.to_thread(writer.stop)
-        supervisor.send("drained", (self.metrics.completed, self._dropped(), writer.last_error))
+        def link(worker: int, end: socket.socket) -> Link:
+            hears: dict[str, Hear] = {
+                "rows": self._rows,
+                "vitals": functools.partial(self._hear_vitals, worker),
+                "adapters": functools.partial(self._services.hear_adapters, worker),
+            }
+            serves: dict[str, Serve] = {
+                "page": self._page,
+                "lease": functools.partial(self._services.lend, worker),
+            }
+            return Link(end, hears, serves, functools.partial(ended, worker))
+
+        return [link(worker, end) for worker, end in enumerate(self.desk.workers)]
+
+    def _open(self) -> "Books":
+        from sits.app.up.books import Books  # noqa: PLC0415  # numpy and duckdb, half a second
+        from sits.app.up.watch import Watch  # noqa: PLC0415
+
+        self._watch = Watch(self.world, self._observed, self._say)
+        return Books(self._path, self.world)
+
+    def _tell(self, worker: int, kind: str, body: Any) -> None:
+        self._links[worker].send(kind, body)
 
     def _adopt(self, packed: bytes) -> None:
+        self._generation = unpack(packed)
         try:
-            self._serve(unpack(packed))
+            self._services.adopt(self._generation.fleet)
         except SitsError as error:  # workers serve it all the same; what is missing here refuses for itself
             self._say(f"keeper: {error}")
+        if self._books is not None:
+            self._serve(self._generation)
 
     def _serve(self, new: Generation) -> None:
-        self._generation = new
+        assert self._watch is not None
         (self._path / f"fleet-{new.name}.yaml").write_text(dump_fleet(new.fleet))
         self._watch.adopt(new.fleet)
-        self._services.adopt(new.fleet)
 
     def _rows(self, body: Sequence[Any]) -> None:
-        table, run_id, rows = body
-        if table == "requests":
-            rows = Packed(*rows)
-            self._unfolded.append(rows)
-        self._arrivals[table].add(run_id, rows)
+        if self._books is None:
+            self._early.append(body)
+        else:
+            self._books.add(*body)
 
-    def _fold(self) -> None:
-        """Count what has come; not batch by batch, for the more at once, the cheaper."""
-        parts, self._unfolded = self._unfolded, []
-        self.metrics.fold(parts)
-
-    def _vitals(self, worker: int, vitals: Vitals) -> None:
+    def _hear_vitals(self, worker: int, vitals: Vitals) -> None:
         self._known[worker] = vitals
-        self._fold()  # once a second, for each worker tells them so often
+        if self._books is not None:
+            self._books.fold()  # once a second, for each worker tells them so often
 
     def _hear_about(self, body: Any) -> None:
         """What workers that are no more had counted stays counted."""
         now = msgspec.convert(body, About)
         for worker, pid in self._about.workers.items():
-            if now.workers.get(worker) != pid and worker in self._known:
+            if now.workers.get(worker) == pid:
+                continue
+            self._services.lost(worker)
+            if worker in self._known:
                 self._past = added((self._past, _counters(self._known.pop(worker))))
-            if now.workers.get(worker) != pid:
-                self._services.lost(worker)
         self._about = now
 
-    def _observed(
-        self, links: Sequence[Link], name: str, now_ns: int, values: Mapping[str, float], capacity: int
-    ) -> None:
+    def _observed(self, name: str, now_ns: int, values: Mapping[str, float], capacity_tokens: int) -> None:
         rows = [(now_ns, name, signal_name, value) for signal_name, value in values.items()]
-        self._arrivals["signals"].add(self._generation.run_id, rows)
+        self._rows(("signals", self._generation.run_id, rows))
         if "requests_running" in values:
             running, waiting = int(values["requests_running"]), int(values.get("requests_waiting", 0))
-            state = (name, now_ns, running, waiting, values.get("kv_usage", 0.0), capacity)
-            for link in links:
+            state = (name, now_ns, running, waiting, values.get("kv_usage", 0.0), capacity_tokens)
+            for link in self._links:
                 link.send("state", state)
 
     def _dropped(self) -> int:
         total = added((self._past, *self._known.values())).get("sits_rows_dropped_total", {}).get("", 0)
-        return int(total) + sum(arrivals.dropped for arrivals in self._arrivals.values())
+        return int(total) + (self._books.dropped if self._books is not None else 0)
 
     async def _page(self, _: object) -> bytes:
         """The metrics page of the whole gateway."""
-        self._fold()
         about, pids = self._about, {"keeper": self._pid}
         pids |= {f"worker-{worker}": pid for worker, pid in sorted(about.workers.items())}
         mine: Vitals = {
-            "sits_rows_dropped_total": {"": sum(arrivals.dropped for arrivals in self._arrivals.values())},
-            "sits_rows_stored_total": {"": self._writer.written},
-            "sits_store_failures_total": {"": self._writer.failures},
             "sits_workers": {"": len(about.workers)},
             "sits_restarts_total": {f'process="{name}"': count for name, count in about.restarts.items()},
             "sits_reloads_total": {f'result="{how}"': count for how, count in about.reloads.items()},
@@ -207,8 +196,8 @@ class Keeper:
             },
         }
         engines = engine_vitals(self.desk.shared, self._generation.slots, self.world.now_ns())
-        parts = (mine, engines, self.metrics.vitals(), self._services.vitals(), self._past)
-        return page(added((*parts, *self._known.values())))
+        books = {} if self._books is None else self._books.vitals()
+        return page(added((mine, engines, books, self._services.vitals(), self._past, *self._known.values())))
 
 
 def resident_bytes(pid: int) -> int:

@@ -121,6 +121,7 @@ class Worker:
             place=Place(self.post.shared, self.post.index, new.slots),
             record=run.add,
             tell_adapters=functools.partial(self._keeper.send, "adapters"),
+            ask=self._keeper.ask,
         )
         self._runs[gateway] = new.run_id
         return gateway
