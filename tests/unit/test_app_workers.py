@@ -268,7 +268,9 @@ def test_a_reload_under_load_drops_nothing_and_mixes_nothing(tmp_path):
                 model_of[name] = model
                 for _ in range(4):
                     status, headers, body = ask(up)
-                    assert (status, headers["x-sits-generation"], body.get("model")) == (200, name, model), body
+                    assert (status, headers["x-sits-generation"], body.get("model")) == (200, name, model), (
+                        body
+                    )
         assert load.cut == []
         assert [one for one in load.seen if one[0] != 200] == []
         assert {model_of[h["x-sits-generation"]] == body["model"] for _, h, body in load.seen} == {True}
