@@ -68,15 +68,22 @@ class Book:
         if request_id in self._open or request_id in self._closed or request_id in self._closed_before:
             return self._again(request_id)
         held: Held = []
+        tokens = input_tokens + output_tokens
         for slot in slots:
             line = slot.line
-            cost = (input_tokens * line.w_input + output_tokens * line.w_output + line.base) // MILLI
-            if cost > line.left or now_ns >= line.until_ns:
+            cost = (
+                tokens
+                if line.plain
+                else (input_tokens * line.w_input + output_tokens * line.w_output + line.base) // MILLI
+            )
+            left = line.left - cost
+            if left < 0 or now_ns >= line.until_ns:
+                for taken, amount in held:
+                    taken.left += amount
                 return self._look_closer(request_id, slots, input_tokens, output_tokens, now_ns)
+            line.left = left
             held.append((line, cost))
-        for line, cost in held:
-            line.left -= cost
-            if line.left < line.low:
+            if left < line.low:
                 line.run_low(now_ns)
                 self.wake()
         self._open[request_id] = (now_ns, held)
@@ -87,14 +94,19 @@ class Book:
         entry = self._open.pop(request_id, None)
         if entry is None:
             return self._settle_late(request_id, input_tokens, output_tokens, cached_tokens)
-        fresh = input_tokens - cached_tokens
+        tokens = input_tokens + output_tokens
         for line, cost in entry[1]:
             took = (
-                fresh * line.w_input
-                + cached_tokens * line.w_cached
-                + output_tokens * line.w_output
-                + line.base
-            ) // MILLI
+                tokens
+                if line.plain
+                else (
+                    (input_tokens - cached_tokens) * line.w_input
+                    + cached_tokens * line.w_cached
+                    + output_tokens * line.w_output
+                    + line.base
+                )
+                // MILLI
+            )
             line.used += took
             line.left += cost - took
             if took > cost:

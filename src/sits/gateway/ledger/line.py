@@ -10,7 +10,7 @@ or when the window is over.
 Deliberately absent: requests (gateway.ledger.book) and messages (gateway.ledger.lines).
 """
 
-from sits.core.fleet_quota import QuotaMatch
+from sits.core.fleet_quota import MILLI, QuotaMatch
 from sits.core.units import SECOND
 from sits.policy.lease import AskLine, GrantLine
 from sits.policy.quota import FOREVER_NS, Meter
@@ -35,6 +35,7 @@ class Line:
 
     Attributes:
         left: what may still be reserved; until_ns: until when, by this process's clock.
+        plain: a token counts as one, whichever it is.
         low: when `left` falls below it, more is asked for.
         told_used, told_returned, told_reserved: what the authority has heard.
         free, elsewhere, total, scarce: what the authority last said about the balance.
@@ -61,6 +62,7 @@ class Line:
         "moved",
         "moved_ns",
         "need_seq",
+        "plain",
         "returned",
         "scarce",
         "seq",
@@ -108,6 +110,7 @@ class Line:
             meter.w_cached,
             meter.base,
         )
+        self.plain = meter.w_input == meter.w_output == meter.w_cached == MILLI > meter.base
         self.hungry = True
 
     @property
@@ -219,6 +222,10 @@ class Line:
     def remaining(self) -> int:
         """What a request might still get: what is here, and what the authority had when it last spoke."""
         return max(0, self.left + self.free)
+
+    def tighter(self, other: "Line") -> bool:
+        """Whether a smaller part of this balance remains."""
+        return self.remaining * other.total < other.remaining * self.total
 
     @property
     def settled(self) -> bool:

@@ -18,7 +18,7 @@ Deliberately absent: how many tokens a request may take; the pipeline knows that
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sits.core.caller import Caller
 from sits.core.decision import Decision
@@ -34,6 +34,9 @@ CALLERS_MAX = 16_384
 """Callers (with the model they ask for) whose slots are remembered."""
 
 RETRY_LEDGER_S = 1.0
+
+_TOKENS = (b"x-ratelimit-limit-tokens", b"x-ratelimit-remaining-tokens", b"x-ratelimit-reset-tokens")
+_REQUESTS = (b"x-ratelimit-limit-requests", b"x-ratelimit-remaining-requests", b"x-ratelimit-reset-requests")
 
 _WHY = {
     "outage": "the quota ledger does not answer",
@@ -106,26 +109,18 @@ class Quotas:
 
     def headers(self, caller: Caller, model: str, now_ns: int) -> list[tuple[bytes, bytes]]:
         """`x-ratelimit-*` of the tightest balance of each unit, as far as this process knows."""
-        tightest: dict[str, Line] = {}
-        for slot in self._find(caller, model):
-            line, unit = slot.line, slot.meter.unit
+        tokens = requests = None
+        for slot in self._slots.young.get((caller, model)) or self._find(caller, model):
+            line = slot.line
             if line is NOTHING:
                 continue
-            if (
-                unit not in tightest
-                or line.remaining * tightest[unit].total < tightest[unit].remaining * line.total
-            ):
-                tightest[unit] = line
+            if slot.meter.unit == "tokens":
+                tokens = line if tokens is None or line.tighter(tokens) else tokens
+            else:
+                requests = line if requests is None or line.tighter(requests) else requests
         wall_ns = now_ns + self.book.lines.offset_ns
-        found = []
-        for unit, line in tightest.items():
-            name = unit.encode()
-            found.append((b"x-ratelimit-limit-" + name, b"%d" % line.total))
-            found.append((b"x-ratelimit-remaining-" + name, b"%d" % line.remaining))
-            if line.meter.per_ns:
-                left_ns = max(0, line.meter.ends_ns(line.window) - wall_ns)
-                found.append((b"x-ratelimit-reset-" + name, b"%ds" % -(-left_ns // SECOND)))
-        return found
+        found = [] if tokens is None else _headers(tokens, _TOKENS, wall_ns)
+        return found if requests is None else found + _headers(requests, _REQUESTS, wall_ns)
 
     def _find(self, caller: Caller, model: str) -> tuple[Slot, ...]:
         slots = self._slots.get((caller, model))
@@ -133,6 +128,16 @@ class Quotas:
             slots = self.book.lines.slots(self._meters, caller, model)
             self._slots.put((caller, model), slots)
         return slots
+
+
+def _headers(line: Line, names: Sequence[bytes], wall_ns: int) -> list[tuple[bytes, bytes]]:
+    limit, remaining, reset = names
+    found = [(limit, b"%d" % line.total), (remaining, b"%d" % line.remaining)]
+    meter = line.meter
+    if meter.per_ns:
+        left_ns = (line.window + 1) * meter.per_ns - wall_ns
+        found.append((reset, b"%ds" % (max(0, left_ns + SECOND - 1) // SECOND)))
+    return found
 
 
 def refusal(decision: Decision) -> SitsError:
