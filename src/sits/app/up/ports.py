@@ -16,8 +16,10 @@ from sits.gateway.server import BACKLOG, address_of
 Listeners = list[tuple[socket.socket, ...]]
 
 
-def listening(listen: str, workers: int) -> tuple[str, Listeners]:
+def listening(listen: str, workers: int, *, ours: bool = False) -> tuple[str, Listeners]:
     """The address as it became (port 0 is a free one), and the sockets of each worker, which listen.
+
+    `ours`: workers of this gateway listen there already, so that it is not free.
 
     Raises:
         ConfigError: the address cannot be had.
@@ -27,7 +29,7 @@ def listening(listen: str, workers: int) -> tuple[str, Listeners]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         ends = [(family, address) for family, _, _, _, address in dict.fromkeys(found)]
-        for family, address in ends:
+        for family, address in ends if not ours else ():
             _bound(family, address, share=False).close()
         sockets: list[list[socket.socket]] = []
         for _ in range(workers):

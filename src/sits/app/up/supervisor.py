@@ -198,7 +198,7 @@ class Supervisor:
             index = self.workers.index(child)
             self.shared.clear(index)
             if not self._listeners[index]:
-                self._listeners[index] = listening(self._address, 1)[1][0]
+                self._listeners[index] = listening(self._address, 1, ours=True)[1][0]
         mine = self._sockets_of(child)
         every = [s for each in (self.keeper, *self.workers) for s in (each.ours, each.theirs)]
         every += [end for ends in self._links for end in ends]
