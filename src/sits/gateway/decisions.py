@@ -9,6 +9,7 @@ Deliberately absent: deciding again (gateway.redecide), and where rows go.
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sits.core.fleet import Fleet
 from sits.core.recorded import Facts, Recorded, Seen, encode
 from sits.core.replica import Replica
 
@@ -25,6 +26,14 @@ SOURCE_BITS = 40
 NOT_ASKED = (-1, -1, 0)
 
 
+def headers_read(fleet: Fleet) -> list[str]:
+    """The headers that policies of a configuration look at: access, routes and injections."""
+    matched = [match for rule in fleet.routes for match in rule.match.headers]
+    matched += [match for one in fleet.injections for match in one.match.headers]
+    names = {*fleet.access.headers, *(match.name.lower() for match in matched), fleet.regions.header.lower()}
+    return sorted(names - {""})
+
+
 class Decisions:
     """Makes records, and hands rows to `add`."""
 
@@ -36,7 +45,9 @@ class Decisions:
 
     def facts(self, replicas: Sequence[Replica], now_ns: int) -> int:
         """The version of what is known of `replicas`."""
-        known = [(r.weight, r.healthy, r.observed_ns, len(r.adapters)) for r in replicas]
+        known = [
+            (r.weight, r.healthy, r.observed_ns, r.waiting, r.kv_usage, len(r.adapters)) for r in replicas
+        ]
         if known != self._known:
             self._known = known
             self._version += 1
@@ -83,7 +94,7 @@ class Decisions:
             exchange.need_tokens,
             request.prefix,
             "" if exchange.access is None else exchange.access.outcome,
-            "",
+            exchange.match.route,
             exchange.arm,
             exchange.fallen,
             "" if lookup is None else lookup.header.decode(),

@@ -21,6 +21,7 @@ from sits.core.request import Request, Usage
 from sits.core.timeline import Timeline
 from sits.gateway.cached import Lookup
 from sits.gateway.holding import Seat
+from sits.policy.criteria import NO_ROUTE, Match
 from sits.policy.release import Assignment, Target
 
 OUTCOMES = ("completed", "failed", "cancelled", "refused")
@@ -114,6 +115,8 @@ class Exchange(msgspec.Struct):
     caller: Caller = ANONYMOUS
     access: Decision | None = None
     injected: Decision | None = None
+    region: str = ""
+    match: Match = NO_ROUTE
     arm: str = ""
     asked: str = ""
     assignment: Assignment | None = None

@@ -19,7 +19,7 @@ Deliberately absent: HTTP (gateway.http, gateway.server), the policies, and any 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from sits.core.breakpoints import (
     API_RECV,
@@ -42,6 +42,7 @@ from sits.core.errors import (
 )
 from sits.core.fleet import Fleet
 from sits.core.ports import Engine, World
+from sits.core.replica import Replica
 from sits.core.request import Request
 from sits.core.timeline import Timeline
 from sits.core.units import SECOND
@@ -50,7 +51,7 @@ from sits.gateway.access import ACTIONS, Access
 from sits.gateway.adapters.service import Adapters
 from sits.gateway.adapters.stage import need_adapter
 from sits.gateway.adapters.view import Report
-from sits.gateway.decisions import Add, Decisions
+from sits.gateway.decisions import Add, Decisions, headers_read
 from sits.gateway.endpoints import LAYERS, error_of, event_of
 from sits.gateway.exchange import (
     CLIENT_LEFT,
@@ -70,6 +71,7 @@ from sits.gateway.metrics import Metrics, Vitals, engine_vitals
 from sits.gateway.places import BREAKER_CODES, Place, Places, catalog, loadable, replicas_of
 from sits.gateway.quota import Ask, quota_headers, quotas_of, reserve_quota, settle_quota
 from sits.gateway.relay import MEASURED, relay
+from sits.gateway.routing import Routing, groups, match_route, not_allowed, routing_of
 from sits.gateway.versions import (
     Answered,
     aim_back,
@@ -83,6 +85,7 @@ from sits.gateway.versions import (
 from sits.policy.admit import refusal
 from sits.policy.inject import Injector
 from sits.policy.release import Assigner
+from sits.policy.residency import Reach
 from sits.policy.route import pick, route
 
 NO_HEADERS: Mapping[bytes, bytes] = {}
@@ -97,11 +100,13 @@ def authorize(gateway: "Gateway", exchange: Exchange) -> None:
     exchange.caller, exchange.tenant = caller, caller.tenant
     if exchange.problem is not None:
         raise exchange.problem
+    if gateway.routing is not None:
+        exchange.region = gateway.routing.matcher.region_of(caller, headers)
     if access.policy is not None:
         action = ACTIONS.get(request.endpoint, "infer")
         asked = access.chosen(headers)
         exchange.access = access.decide(
-            caller, action, request.model, request.adapter, "", request.endpoint, asked
+            caller, action, request.model, request.adapter, exchange.region, request.endpoint, asked
         )
         access.refuse(exchange.access, action, request.adapter or request.model)
     timeline = exchange.timeline
@@ -170,6 +175,7 @@ Stage = Callable[["Gateway", Exchange], Awaitable[None] | None]
 
 PIPELINE: tuple[Stage, ...] = (
     authorize,
+    match_route,
     inject_faults,
     assign_release,
     look_in_cache,
@@ -249,11 +255,17 @@ class Gateway:
         self.holders: dict[str, Holder] = holders_of(fleet, world, None if before is None else before.holders)
         self.decisions: Decisions | None = None
         if record is not None:
-            self.decisions = Decisions(record, world.nonce(), fleet.access.headers)
+            self.decisions = Decisions(record, world.nonce(), headers_read(fleet))
         self.injector = Injector(fleet) if fleet.injections else None
+        self.routing: Routing | None = routing_of(fleet, self.catalog)
+        if self.routing is not None:
+            for name in self.routing.matcher.names:
+                self.catalog.setdefault(name, (name, ""))
         unneeded: set[Stage] = {look_in_cache} if self.cached is None else set()
         if self.injector is None:
             unneeded.add(inject_faults)
+        if self.routing is None:
+            unneeded.add(match_route)
         if self.quotas is None:
             unneeded.add(reserve_quota)
         if not self.holders:
@@ -353,21 +365,44 @@ class Gateway:
         places = self.places
         places.refresh(now_ns)
         turn, self._turn = self._turn, self._turn + 1
-        replicas, request, barred = places.replicas, exchange.request, exchange.tried
-        config, need = self.fleet.policy.route, exchange.need_tokens
-        choice = ""
-        if places.trips and (shy := places.closed_to(request.model, exchange.tenant, now_ns)):
-            barred += shy
-            choice = pick(request, replicas, config, need, now_ns, turn, barred)
-        if not choice:  # where all of them are shy of its like, any will do
-            barred = exchange.tried
-            choice = pick(request, replicas, config, need, now_ns, turn, barred)
+        request, replicas = exchange.request, places.replicas
+        if self.routing is None:
+            choice, barred = self._pick(exchange, replicas, now_ns, turn)
+        else:
+            choice, barred = "", exchange.tried
+            for group in groups(self.reach(exchange), replicas):
+                choice, barred = self._pick(exchange, group, now_ns, turn)
+                if choice:
+                    break
         if self.decisions is not None:
             inflight = [replica.inflight_tokens for replica in replicas]
             facts = self.decisions.facts(replicas, now_ns)
             seen = (now_ns, turn, request.model, request.adapter, barred, inflight, facts, choice)
             exchange.routed_on += (seen,)
         return choice
+
+    def _pick(
+        self, exchange: Exchange, replicas: Sequence[Replica], now_ns: int, turn: int
+    ) -> tuple[str, tuple[str, ...]]:
+        """The choice among these replicas, and those it was kept from."""
+        request, barred, places = exchange.request, exchange.tried, self.places
+        config, need = self.fleet.policy.route, exchange.need_tokens
+        if places.trips and (shy := places.closed_to(request.model, exchange.tenant, now_ns)):
+            choice = pick(request, replicas, config, need, now_ns, turn, barred + shy)
+            if choice:  # where all of them are shy of its like, any will do
+                return choice, barred + shy
+        return pick(request, replicas, config, need, now_ns, turn, barred), barred
+
+    def reach(self, exchange: Exchange) -> Reach:
+        """Where routes, regions and residency let the exchange go, as its arm is now."""
+        assert self.routing is not None
+        return self.routing.reach(
+            exchange.match,
+            exchange.arm,
+            tenant=exchange.tenant,
+            asked=exchange.asked,
+            region=exchange.region,
+        )
 
     def why_none(self, exchange: Exchange) -> Decision:
         """The decision behind an empty choice, with its reasons."""
@@ -521,6 +556,10 @@ class Gateway:
 
 def _no_replica(gateway: Gateway, exchange: Exchange, decision: Decision) -> SitsError:
     name, adapter, adapters = exchange.model, exchange.request.adapter, gateway.adapters
+    if gateway.routing is not None:
+        kept = not_allowed(gateway.reach(exchange), exchange, gateway.places.replicas)
+        if kept is not None:
+            return kept
     if decision.outcome == "refused_adapter" and adapters is not None and adapter in adapters.desk.names:
         return adapters.desk.refusal(adapter)
     if decision.outcome == "refused_unhealthy":

@@ -11,7 +11,8 @@ Deliberately absent: the engine's answer, waiting (a window, a lease), the ledge
 was found there then is no function of the configuration, and the recorded finding is passed on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -24,9 +25,12 @@ from sits.core.replica import Replica
 from sits.core.request import Request
 from sits.gateway.access import ACTIONS, Access
 from sits.gateway.places import catalog, replicas_of
+from sits.gateway.routing import assigned_by, groups, region_of, routing_of
 from sits.policy.access import ALLOWED
 from sits.policy.admit import admit, refusal
+from sits.policy.criteria import NO_ROUTE, Match
 from sits.policy.release import Assigner, Assignment, Target, fall_back
+from sits.policy.residency import Reach
 from sits.policy.route import pick, route
 
 
@@ -37,6 +41,7 @@ class Verdict(msgspec.Struct, frozen=True):
     """
 
     access: str = ""
+    route: str = ""
     arm: str = ""
     fallen: int = 0
     model: str = ""
@@ -67,6 +72,7 @@ class Redecider:
         self.catalog = catalog(self.replicas)
         policy = fleet.policy
         self.assigner = Assigner(policy.release, policy.releases, self.catalog)
+        self.routing = routing_of(fleet, self.catalog)
 
     def decide(self, record: Recorded, facts: Mapping[int, Facts]) -> Verdict:
         """The verdict on `record`; `facts` by version."""
@@ -75,40 +81,52 @@ class Redecider:
     def explain(self, record: Recorded, facts: Mapping[int, Facts], *, quick: bool = False) -> Explained:
         """The verdict and its reasons; without those when `quick`."""
         decisions: list[Decision] = []
-        access = self._access(record)
+        caller, headers = _caller(record), _headers(record)
+        region = region_of(self.routing, caller, headers)
+        access = self._access(record, caller, headers, region)
         if access is not None:
             decisions.append(access)
         if access is not None and access.outcome not in ALLOWED:
             return Explained(Verdict(access=access.outcome, end="denied"), tuple(decisions))
-        assignment = self.assigner.assign(
-            record.asked, record.tenant, record.user, record.session, record.key_id, record.hint
+        match = self._match(record, caller, headers, region)
+        if match.route:
+            decisions.append(match.decision)
+        assigner, asked = assigned_by(self.routing, self.assigner, match, record.asked)
+        assignment = assigner.assign(
+            asked, record.tenant, record.user, record.session, record.key_id, record.hint
         )
         decisions.append(assignment.decision)
-        verdict = Verdict("" if access is None else access.outcome, assignment.target.arm)
+        verdict = Verdict("" if access is None else access.outcome, match.route, assignment.target.arm)
         if not record.routed:  # it never came to that: the cache answered, the quota refused, the client left
             return Explained(verdict, tuple(decisions))
-        verdict = self._routed(record, facts, assignment, verdict, None if quick else decisions)
+        may_go = partial(self._reach, match, record, region)
+        verdict = self._routed(record, facts, assignment, verdict, may_go, None if quick else decisions)
         if not verdict.end:
             verdict = self._admitted(record, verdict, None if quick else decisions)
         return Explained(verdict, tuple(decisions))
 
-    def _access(self, record: Recorded) -> Decision | None:
+    def _access(
+        self, record: Recorded, caller: Caller, headers: Mapping[bytes, bytes], region: str
+    ) -> Decision | None:
         if self.access.policy is None:
             return None
-        caller = Caller(
-            tenant=record.tenant,
-            team=record.team,
-            key_id=record.key_id,
-            kind=record.kind,  # type: ignore[arg-type]  # as it was recorded
-            roles=record.roles,
-            claims=Claims(record.claims),
-        )
-        headers = {name.encode("latin-1"): value.encode("latin-1") for name, value in record.headers.items()}
         model, adapter = self.catalog.get(record.asked, (record.asked, ""))
         action = ACTIONS.get(record.endpoint, "infer")
         return self.access.decide(
-            caller, action, model, adapter, "", record.endpoint, self.access.chosen(headers)
+            caller, action, model, adapter, region, record.endpoint, self.access.chosen(headers)
         )
+
+    def _match(self, record: Recorded, caller: Caller, headers: Mapping[bytes, bytes], region: str) -> Match:
+        if self.routing is None:
+            return NO_ROUTE
+        model, adapter = self.catalog.get(record.asked, (record.asked, ""))
+        return self.routing.matcher.match(caller, model, adapter, record.endpoint, headers, region=region)
+
+    def _reach(self, match: Match, record: Recorded, region: str, arm: str) -> Reach | None:
+        """Where an arm may go; None: anywhere."""
+        if self.routing is None:
+            return None
+        return self.routing.reach(match, arm, tenant=record.tenant, asked=record.asked, region=region)
 
     def _routed(
         self,
@@ -116,6 +134,7 @@ class Redecider:
         facts: Mapping[int, Facts],
         assignment: Assignment,
         verdict: Verdict,
+        may_go: Callable[[str], Reach | None],
         decisions: list[Decision] | None,
     ) -> Verdict:
         """Every choice that was made, made again: fallbacks where a choice failed, retries where a replica did."""
@@ -126,17 +145,22 @@ class Redecider:
             model, adapter = target.model, target.adapter
             request = Request(id=record.id, model=model, adapter=adapter, prefix=record.prefix)
             replicas = self._as_seen(step, facts.get(step.facts))
-            choice = pick(
-                request,
-                replicas,
-                self.fleet.policy.route,
-                record.need_tokens,
-                step.now_ns,
-                step.turn,
-                step.barred,
-            )
-            if decisions is not None:
-                decisions.append(self._why(request, record, replicas, step))
+            reach, choice = may_go(target.arm), ""
+            among: list[list[Replica]] = [replicas] if reach is None else list(groups(reach, replicas))
+            for group in among:
+                choice = pick(
+                    request,
+                    group,
+                    self.fleet.policy.route,
+                    record.need_tokens,
+                    step.now_ns,
+                    step.turn,
+                    step.barred,
+                )
+                if decisions is not None and (choice or group is among[-1]):
+                    decisions.append(self._why(request, record, group, step))
+                if choice:
+                    break
             choices.append(choice)
             if not choice:
                 found = fall_back(assignment, fallen)
@@ -154,9 +178,7 @@ class Redecider:
             end=end,
         )
 
-    def _why(
-        self, request: Request, record: Recorded, replicas: Sequence[Replica], step: Routed
-    ) -> Decision:
+    def _why(self, request: Request, record: Recorded, replicas: Sequence[Replica], step: Routed) -> Decision:
         return route(
             request,
             replicas,
@@ -214,6 +236,21 @@ class Redecider:
         return msgspec.structs.replace(verdict, end=refused) if refused else verdict
 
 
+def _caller(record: Recorded) -> Caller:
+    return Caller(
+        tenant=record.tenant,
+        team=record.team,
+        key_id=record.key_id,
+        kind=record.kind,  # type: ignore[arg-type]  # as it was recorded
+        roles=record.roles,
+        claims=Claims(record.claims),
+    )
+
+
+def _headers(record: Recorded) -> dict[bytes, bytes]:
+    return {name.encode("latin-1"): value.encode("latin-1") for name, value in record.headers.items()}
+
+
 def as_recorded(record: Recorded) -> Verdict:
     """The verdict that was."""
     choices = tuple(step.choice for step in record.routed)
@@ -221,6 +258,7 @@ def as_recorded(record: Recorded) -> Verdict:
     refused = record.detail if record.outcome == "refused" and record.detail.startswith("refused_") else ""
     return Verdict(
         access=record.access,
+        route=record.route,
         arm=record.arm,
         fallen=record.fallen,
         model=last.model if last is not None else "",

@@ -27,6 +27,8 @@ from sits.gateway.cached import Cached
 from sits.gateway.exchange import Exchange
 from sits.gateway.metrics import Vitals
 from sits.gateway.openai_api import with_model
+from sits.gateway.routing import assigned_by
+from sits.policy.criteria import NO_ROUTE
 from sits.policy.release import Target
 from sits.policy.release import fall_back as next_target
 
@@ -47,7 +49,10 @@ def assign_release(gateway: "Gateway", exchange: Exchange) -> None:
     request, headers = exchange.request, exchange.headers
     session, hint = headers.get(b"x-sits-session"), headers.get(b"x-model-version")
     exchange.asked = asked = request.adapter or request.model
-    exchange.assignment = given = gateway.assigner.assign(
+    assigner = gateway.assigner
+    if exchange.match is not NO_ROUTE:
+        assigner, asked = assigned_by(gateway.routing, assigner, exchange.match, asked)
+    exchange.assignment = given = assigner.assign(
         asked,
         exchange.tenant,
         request.unit,
