@@ -87,5 +87,7 @@ def groups(reach: Reach, replicas: Sequence[Replica]) -> Iterator[list[Replica]]
 def not_allowed(reach: Reach, exchange: Exchange, replicas: Sequence[Replica]) -> SitsError | None:
     """What to answer when none of the allowed replicas takes the request; None when nothing but load or names is to blame."""
     model = exchange.request.model
+    if not any(model in replica.models for replica in replicas):
+        return None  # nobody serves it anywhere, so it is no matter of where
     served = any(model in replica.models for group in groups(reach, replicas) for replica in group)
     return refusal(reach, served=served)
