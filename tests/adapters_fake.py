@@ -57,7 +57,8 @@ class FakeLora:
         self.name = name
         self.files = files
         self.world = world
-        self.load_ns, self.show_ns = load_ns, show_ns
+        self.load_ns, self.show_ns, self.list_ns = load_ns, show_ns, MS // 10
+        self.losses = 0
         self.loaded = {}
         self.hidden = set()
         self.lies = {}
@@ -77,9 +78,10 @@ class FakeLora:
         self._lost = lost
 
     async def listed(self):
-        await self._answers(MS // 10)
         names = {MODEL: "/base"} | {name: path for name, (path, _) in self.loaded.items()}
-        return {name: path for name, path in names.items() if name not in self.hidden}
+        names = {name: path for name, path in names.items() if name not in self.hidden}
+        await self._answers(self.list_ns)
+        return names
 
     async def load(self, name, path):
         self.log.append((self.world.now_ns(), "load", name, path))
@@ -152,6 +154,7 @@ class FakeLora:
 
     def drop(self, name):
         """It forgets an adapter by itself."""
+        self.losses += name in self.loaded
         self.loaded.pop(name, None)
         self.proven.pop(name, None)
 
@@ -225,8 +228,8 @@ class House:
 
     def _published(self, view):
         self.views.append((self.world.now_ns(), view))
-        self.desk.apply(view, self.desk.number)
-        self._send()
+        if self.desk.apply(view, self.desk.number):
+            self._send()
 
     def seat(self, name, engine="e0"):
         return next(s for s in self.keeper.seats() if (s.adapter, s.engine) == (name, engine))

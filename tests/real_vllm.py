@@ -33,15 +33,22 @@ def config():
     return json.loads((MODEL / "config.json").read_text())
 
 
+def free_port():
+    """One that stays free for the minute vLLM takes to listen: below those the system hands out to everybody."""
+    for port in range(20_000 + os.getpid() % 10_000, 32_000):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port
+    raise AssertionError("no free port")
+
+
 class RealVllm:
     """One engine process; `restart()` keeps the port."""
 
     def __init__(self, log, *flags, **environment):
         self.log, self.flags, self.environment = Path(log), flags, environment
         self.process = None
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
 
     def __enter__(self):

@@ -36,6 +36,7 @@ event = st.one_of(
     st.tuples(st.just("lie"), engine, st.sampled_from(("load_ok", "unlisted", "identity", "skips", "gone"))),
     st.tuples(st.just("honest"), engine, st.none()),
     st.tuples(st.just("slow"), engine, st.sampled_from((5 * MS, 500 * MS, 8 * SECOND))),
+    st.tuples(st.just("slow_list"), engine, st.sampled_from((MS // 10, 20 * MS, 900 * MS))),
     st.tuples(st.just("files"), name, st.sampled_from(("gone", "changed", "back"))),
     st.tuples(st.just("foreign"), engine, st.booleans()),
 )
@@ -66,6 +67,8 @@ class Witness:
             self.hold(len(ours) <= 2, f"{ours} in 2 slots of {engine.name}")
             self.hold(engine.loading <= 1, f"{engine.loading} loads at once at {engine.name}")
         counts = home.keeper.counts
+        vanished = sum(n for (where, _, why), n in counts.withdrawn.items() if why == "vanished")
+        self.hold(vanished <= sum(one.losses for one in home.engines.values()), "a stale list was believed")
         doing = counts.attempted.total() - counts.succeeded.total() - counts.failed.total()
         self.hold(0 <= doing <= len(home.engines), f"{doing} loads under way")
 
@@ -129,6 +132,8 @@ def tell(home, kind, what, how):
         home.engines[what].lies.clear()
     elif kind == "slow":
         home.engines[what].load_ns = how
+    elif kind == "slow_list":
+        home.engines[what].list_ns = how
     elif kind == "files":
         if how == "gone":
             home.files.contents.pop(f"/{what}", None)
@@ -187,7 +192,7 @@ def test_what_answers_is_what_was_asked_for(events, copies):
             for one in home.engines.values():
                 one.lies.clear()
                 one.loaded.pop("x", None)
-                one.load_ns = 5 * MS
+                one.load_ns, one.list_ns = 5 * MS, MS // 10
                 one.restart()
             for known in NAMES:
                 home.files.contents[f"/{known}"] = home.truth[known]

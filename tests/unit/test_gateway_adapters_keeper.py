@@ -8,7 +8,7 @@ import pytest
 from adapters_fake import BASE, House, adapter, control
 from sits.core.errors import CapacityError
 from sits.core.fleet_adapters import AdapterEngine
-from sits.core.units import SECOND
+from sits.core.units import MS, SECOND
 from sits.gateway.adapters.memory import Memory
 from sits.sim.loop import run_virtual
 
@@ -419,3 +419,17 @@ def test_records_outlive_the_keeper(tmp_path):
             await home.need("a")
 
     lived(third, memory=Memory(path))
+
+
+def test_a_list_that_was_under_way_during_a_load_does_not_undo_it():
+    async def life(home):
+        engine = home.engines["e0"]
+        engine.list_ns = 200 * MS
+        await home.need("a")
+        await asyncio.sleep(3)
+        await home.need("b")
+        await asyncio.sleep(3)
+        assert not home.keeper.counts.withdrawn
+        assert [entry[1:3] for entry in engine.log] == [("load", "a"), ("load", "b")]
+
+    lived(life)

@@ -148,7 +148,7 @@ async def _load(tender: "Tender", seat: Seat) -> str:
         return RESTARTED
     if digest:
         tender.digests[adapter.path] = digest
-    tender.move(seat, LOADED)
+    tender.move(seat, LOADED, seat.reason, seat.detail)
     return ""
 
 

@@ -161,8 +161,9 @@ class Desk:
             doubted,
         )
 
-    def apply(self, view: View, heard: int) -> None:
-        """Go by another view, made after report number `heard`."""
+    def apply(self, view: View, heard: int) -> bool:
+        """Go by another view, made after report number `heard`; whether it is one the keeper should know we go by."""
+        news = (view.life, view.generation) != (self._view.life, self._view.generation)
         self._denied = [entry for entry in self._denied if entry[0] > heard]
         self._barred = {key: number for key, number in self._barred.items() if number > heard}
         self._view = view
@@ -177,6 +178,7 @@ class Desk:
                     waiter.set_result(None)
                 elif _in_vain(why, now_ns, now_ns + self.control.wait):
                     waiter.set_exception(self.refusal(adapter))
+        return news and bool(view.leaving)
 
     def _route(self) -> None:
         """Give every replica the adapters it is proven to have."""

@@ -114,8 +114,7 @@ class Adapters:
     def hear(self, body: Any) -> None:
         """Take in what the keeper's process says."""
         reply = msgspec.convert(body, Reply)
-        self.desk.apply(reply.view, reply.heard)
-        if reply.view.leaving:
+        if self.desk.apply(reply.view, reply.heard):
             self._send()
 
     def as_asked(self, request: Request, engine: str) -> Request:
@@ -137,8 +136,8 @@ class Adapters:
         return mine if self.keeper is None else mine | self.keeper.vitals()
 
     def _published(self, view: View) -> None:
-        self.desk.apply(view, self.desk.number)
-        self._send()
+        if self.desk.apply(view, self.desk.number):
+            self._send()
 
     def _send(self) -> None:
         if self.keeper is not None:

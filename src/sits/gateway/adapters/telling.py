@@ -79,5 +79,10 @@ def _why(seats: list[Seat], adapter: RuntimeAdapter, unknown: Mapping[str, tuple
 
 def words(seat: Seat) -> str:
     """Why a seat is not READY, for people."""
-    text = REASONS.get(seat.reason) or _DOING.get(seat.state) or REASONS["not_loaded"]
-    return f"{text} ({seat.detail[:DETAIL_CHARACTERS]})" if seat.detail else text
+    doing = _DOING.get(seat.state, "")
+    text = REASONS.get(seat.reason, REASONS["not_loaded"])
+    if seat.detail:
+        text = f"{text} ({seat.detail[:DETAIL_CHARACTERS]})"
+    if doing and seat.failures:
+        return f"{doing} once more, after: {text}"
+    return doing or text
