@@ -87,7 +87,7 @@ class Embedded:
         return self._accounts.rows(self._world.wall_ns())
 
     async def _mend(self) -> None:
-        while self._syncing is not None and self._broken:
+        if self._syncing is not None and self._broken:
             await asyncio.wait([self._syncing])
         if self._broken and self._journal is not None:
             self._recover(self._journal)
@@ -129,15 +129,17 @@ class Embedded:
             return
         target, life = self._granted_at, self._life
         while journal.safe < target:
-            if self._syncing is None:
-                self._syncing = asyncio.get_running_loop().run_in_executor(None, journal.sync)
-                self._syncing.add_done_callback(self._synced)
-            await asyncio.shield(self._syncing)
+            syncing = self._syncing
+            if syncing is None or syncing.done():  # done, and not yet told: to wait for it again would wait for nothing
+                syncing = self._syncing = asyncio.get_running_loop().run_in_executor(None, journal.sync)
+                syncing.add_done_callback(self._synced)
+            await asyncio.shield(syncing)
             if life != self._life:
                 raise OSError(errno.EIO, "the file was begun anew")
 
-    def _synced(self, _done: "asyncio.Future[None]") -> None:
-        self._syncing = None
+    def _synced(self, done: "asyncio.Future[None]") -> None:
+        if self._syncing is done:
+            self._syncing = None
 
 
 def look(directory: Path, wall_ns: int) -> list[Row]:
