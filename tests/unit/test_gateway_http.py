@@ -3,7 +3,7 @@
 import pytest
 
 from sits.core.errors import CapacityError
-from sits.gateway.http import Continue, HttpReader, Incoming, Refusal, error_answer, head
+from sits.gateway.http import HEADERS_MAX, Continue, HttpReader, Incoming, Refusal, error_answer, head
 
 POST = b"POST /x?q HTTP/1.1\r\nHost: h\r\n"
 
@@ -70,6 +70,15 @@ def test_the_time_is_that_of_the_first_byte():
         (431, POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nX: " + b"a" * 3000),
         (431, POST + b"Transfer-Encoding: chunked\r\n\r\n1;" + b"a" * 3000),
         (501, POST + b"Connection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 3\r\n\r\nabc"),
+        (
+            501,
+            b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 3\r\n\r\nabc",
+        ),
+        (501, b"CONNECT h:1 HTTP/1.1\r\nHost: h\r\n\r\nabc"),
+        (431, POST + b"".join(b"a%d:\r\n" % i for i in range(HEADERS_MAX)) + b"\r\n"),
+        (431, POST + b"".join(b"a%d:\r\n" % i for i in range(HEADERS_MAX + 1))),
+        (431, POST + b"a:\r\n" * (HEADERS_MAX + 3) + b"\r\n"),
+        (431, POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"a:\r\n" * (HEADERS_MAX + 3) + b"\r\n"),
     ],
 )
 def test_refused_whole_and_byte_by_byte(status, text):
@@ -79,6 +88,42 @@ def test_refused_whole_and_byte_by_byte(status, text):
         assert events[-1].error.status == status, events[-1].error
         assert not any(isinstance(event, Incoming) for event in events)
         assert events[-1].error.body()["error"]["type"] == "invalid_request_error"
+
+
+def test_space_around_a_value_is_not_part_of_it():
+    (got,) = read(POST + b"X: \t a b \t\r\nX:c \r\nExpect: 100-continue \r\nContent-Length: 0 \r\n\r\n")[-1:]
+    assert (got.headers[b"x"], got.headers[b"content-length"]) == (b"a b, c", b"0")
+
+
+def test_as_many_headers_as_are_allowed():
+    text = POST + b"".join(b"a%d:\r\n" % i for i in range(HEADERS_MAX - 2)) + b"Content-Length: 0\r\n\r\n"
+    (got,) = read(text, header_limit=10_000)
+    assert len(got.headers) == HEADERS_MAX
+
+
+def test_what_is_arriving_is_seen_counted_and_can_be_refused():
+    reader = HttpReader(1000, 1000)
+    assert reader.idle
+    reader.feed(POST)
+    assert (reader.idle, reader.held, reader.arriving) == (False, len(POST), None)
+    reader.feed(b"Content-Length: 300\r\n\r\n" + b"a" * 200)
+    assert reader.arriving.headers[b"content-length"] == b"300"
+    assert reader.held == 200
+    events = []
+    reader.refuse(CapacityError("full", code="x"), events)
+    assert [(event.error.code, event.request.method) for event in events] == [("x", b"POST")]
+    assert (reader.held, reader.feed(b"a" * 100)) == (0, [])
+    reader.refuse(CapacityError("full", code="x"), events)
+    assert len(events) == 1
+
+
+def test_a_next_request_behind_a_whole_one_is_not_idle():
+    reader = HttpReader(1000, 1000)
+    reader.feed(POST + b"Content-Length: 0\r\n\r\nPOST /")
+    assert not reader.idle
+    reader = HttpReader(1000, 1000)
+    reader.feed(POST + b"Content-Length: 0\r\n\r\n\r\n")
+    assert reader.idle
 
 
 def test_nothing_comes_out_after_a_refusal():

@@ -6,11 +6,14 @@ file adds what a gateway must be strict about:
 
 - exactly one way to know where a body ends: `Content-Length` together with `Transfer-Encoding`, two lengths, or a coding
   other than `chunked` are refused (RFC 9112, 6.1 and 6.3: request smuggling);
-- a head larger than `header_limit` is refused, and so are trailers and chunk extensions without progress;
+- a head larger than `header_limit` or of more than `HEADERS_MAX` names is refused, and so are trailers and chunk extensions
+  without progress;
 - a body over `body_limit` is refused by its declared length before it is read, and while chunks arrive;
-- HTTP/1.1 needs exactly one `Host`; `Expect` other than `100-continue` is refused; trailers never become headers.
+- HTTP/1.1 needs exactly one `Host`; `Expect` other than `100-continue` is refused; trailers never become headers;
+- whoever offers another protocol gets an answer in this one if the offer has no body, and the connection ends with it.
 
-Pipelined requests come out in order; answering in order is the connection's business.  The reader never looks at a
+While a body is on its way its head is to be seen (`arriving`), so that whoever may not ask is told before he has sent all of
+it: `refuse`.  Pipelined requests come out in order; answering in order is the connection's business.  The reader never looks at a
 clock: the time of the first byte of a request is the time its caller passes in.
 
 Deliberately absent: HTTP/2, upgrades (ignored, as RFC 9110 allows), content codings, and routing.
@@ -36,6 +39,8 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _STATUS_LINES = {code: b"HTTP/1.1 %d %s\r\n" % (code, reason) for code, reason in REASONS.items()}
 _STATUS_LINES[401] += b"www-authenticate: Bearer\r\n"  # a 401 names the scheme it wants (RFC 9110, 11.6.1)
 LENGTH_DIGITS = 18
+HEADERS_MAX = 128
+"""Names in a head, and lines that repeat one: each costs far more memory than its bytes, and joining repeats is quadratic."""
 _ONCE = (b"host", b"content-length", b"transfer-encoding")
 """Headers that decide where a message begins, ends, or belongs: one of each."""
 _BODYLESS = (b"GET", b"HEAD", b"DELETE", b"OPTIONS")
@@ -78,7 +83,7 @@ class Continue:
 class Refusal:
     """The connection cannot go on: answer `error`, then close.  `request` is the head, when it was understood."""
 
-    def __init__(self, error: ProtocolError, request: Incoming | None, recv_ns: int) -> None:
+    def __init__(self, error: SitsError, request: Incoming | None, recv_ns: int) -> None:
         self.error = error
         self.request = request
         self.recv_ns = recv_ns
@@ -88,7 +93,7 @@ Event = Incoming | Continue | Refusal
 
 
 class HttpReader:
-    """One connection's incoming side."""
+    """One connection's incoming side.  `idle`: nothing of a next request has arrived yet."""
 
     def __init__(self, header_limit: int, body_limit: int) -> None:
         self.header_limit = header_limit
@@ -103,12 +108,18 @@ class HttpReader:
         self._raw = 0
         self._progress = False
         self._upgrades = False
+        self.idle = True
         self._begin()
 
     @property
-    def idle(self) -> bool:
-        """Nothing of a next request has arrived yet."""
-        return self._in_head and not self._raw
+    def arriving(self) -> Incoming | None:
+        """The head of a request whose body is not all here."""
+        return self._request
+
+    @property
+    def held(self) -> int:
+        """Bytes kept of a request that is not all here."""
+        return self._raw + len(self._body)
 
     def feed(self, data: bytes, now_ns: int = 0) -> list[Event]:
         """The events `data` completes, in order.  After a `Refusal` nothing more comes out."""
@@ -132,16 +143,22 @@ class HttpReader:
                     break
                 data = data[len(piece) :]
         except ProtocolError as error:
-            self._refuse(error)
+            self._refuse(error, events)
         except httptools.HttpParserUpgrade:
             self._dead = True  # we do not switch: the request itself is answered, and nothing may follow it
         except httptools.HttpParserCallbackError as error:
-            self._refuse(self._error or ProtocolError(400, f"not HTTP/1.1: {error.__context__ or error}"))
+            shown = f"not HTTP/1.1: {error.__context__ or error}"
+            self._refuse(self._error or ProtocolError(400, shown), events)
         except httptools.HttpParserError as error:
-            self._refuse(self._error or ProtocolError(400, f"not HTTP/1.1: {error}"))
+            self._refuse(self._error or ProtocolError(400, f"not HTTP/1.1: {error}"), events)
         finally:
             self._events = []  # a connection at rest does not hold its last request
         return events
+
+    def refuse(self, error: SitsError, events: list[Event]) -> None:
+        """Take no more of what is arriving: `events`, of the last `feed`, end with a `Refusal`."""
+        if not self._dead:
+            self._refuse(error, events)
 
     def close(self) -> None:
         """No more will come: let go of what has."""
@@ -157,17 +174,21 @@ class HttpReader:
         if self._raw >= self.header_limit:
             what = "the request's head is" if self._in_head else "trailers or chunk extensions are"
             raise ProtocolError(431, f"{what} over {self.header_limit} bytes", "header_too_large")
+        if len(self._headers) > HEADERS_MAX:
+            raise _too_many()
 
     # -- call-backs of llhttp -----------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         """First byte of a request (llhttp skips empty lines before it)."""
         self._recv_ns = self._now_ns
+        self.idle = False
 
     def _begin(self) -> None:
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._body: bytes | bytearray = b""
+        self._repeats = 0
         self._request: Incoming | None = None
         self._in_head = True
 
@@ -178,12 +199,17 @@ class HttpReader:
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header, complete.  After the head these are trailers, and `_headers` a dict nobody reads."""
         name, headers = name.lower(), self._headers
+        value = value.rstrip()  # llhttp leaves the space at the end
         headers[name] = self._again(name, headers[name], value) if name in headers else value
 
     def _again(self, name: bytes, before: bytes, value: bytes) -> bytes:
         """The value of a header that comes once more."""
         if self._in_head and name in _ONCE:
             self._fail(400, f"more than one {name.decode()} header")
+        self._repeats += 1
+        if self._repeats > HEADERS_MAX:
+            self._error = _too_many()
+            raise self._error
         return before + b", " + value
 
     def on_headers_complete(self) -> None:
@@ -196,10 +222,13 @@ class HttpReader:
         request = self._request = Incoming(method, self._url, version, headers, self._recv_ns)
         if version != "1.1" or b"host" not in headers:
             self._check_version(request)
-        self._upgrades = b"upgrade" in headers or method == b"CONNECT"
-        if self._upgrades and parser.should_upgrade() and method not in _BODYLESS:
-            self._fail(501, "protocol upgrades are not served; send the request without Upgrade")
         length = headers.get(b"content-length")
+        self._upgrades = b"upgrade" in headers or method == b"CONNECT"
+        if self._upgrades and parser.should_upgrade():
+            self._check_offer(method, length, headers)
+        if len(headers) > HEADERS_MAX:
+            self._error = _too_many()
+            raise self._error
         if length is None or b"transfer-encoding" in headers:
             self._check_framing(request, length, headers.get(b"transfer-encoding"))
         elif not length.isdigit() or len(length) > LENGTH_DIGITS:
@@ -210,6 +239,11 @@ class HttpReader:
             if headers[b"expect"].lower() != b"100-continue":
                 self._fail(417, "the only expectation known is 100-continue")
             self._events.append(Continue())
+
+    def _check_offer(self, method: bytes, length: bytes | None, headers: dict[bytes, bytes]) -> None:
+        """From whoever offers another protocol llhttp takes no body, so none may be there."""
+        if method not in _BODYLESS or length not in (None, b"0") or b"transfer-encoding" in headers:
+            self._fail(501, "protocol upgrades are not served; send the request without Upgrade")
 
     def _check_version(self, request: Incoming) -> None:
         if request.version not in ("1.1", "1.0"):
@@ -250,7 +284,7 @@ class HttpReader:
         )
         self._events.append(request)
         self._begin()
-        self._progress = True
+        self._progress = self.idle = True
 
     # -- ways to fail -------------------------------------------------------------------------------------------
 
@@ -262,10 +296,15 @@ class HttpReader:
         shown = f"the body is {size} bytes or more, over the limit of {self.body_limit}"
         self._fail(413, shown, "body_too_large")
 
-    def _refuse(self, error: ProtocolError) -> None:
+    def _refuse(self, error: SitsError, events: list[Event]) -> None:
         self._dead = True
-        self._events[:] = [event for event in self._events if isinstance(event, Incoming)]
-        self._events.append(Refusal(error, self._request, self._recv_ns or self._now_ns))
+        events[:] = [event for event in events if isinstance(event, Incoming)]
+        events.append(Refusal(error, self._request, self._recv_ns or self._now_ns))
+        self._body, self._raw = b"", 0
+
+
+def _too_many() -> ProtocolError:
+    return ProtocolError(431, f"the request has over {HEADERS_MAX} headers", "header_too_large")
 
 
 def status_line(status: int) -> bytes:
