@@ -433,3 +433,18 @@ def test_a_list_that_was_under_way_during_a_load_does_not_undo_it():
         assert [entry[1:3] for entry in engine.log] == [("load", "a"), ("load", "b")]
 
     lived(life)
+
+
+def test_a_record_that_cannot_be_written_is_told_and_the_adapter_serves(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+
+    async def life(home):
+        told = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
+        await home.need("a")
+        await asyncio.sleep(1)
+        assert told == ["cannot record the proof of adapter 'a'"]
+        assert home.keeper.counts.success_share() == 1.0
+
+    lived(life, memory=Memory(file / "adapters.json"))

@@ -10,6 +10,7 @@ Rules:
 Deliberately absent: when (policy.adapters), and what to tell whom (gateway.adapters.keeper).
 """
 
+import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -226,11 +227,17 @@ async def _checked_digest(tender: "Tender", adapter: RuntimeAdapter) -> str:
 
 
 def _remember(tender: "Tender", adapter: RuntimeAdapter, digest: str, proof: Proof) -> None:
-    """Record what a first proof showed."""
+    """Record what a first proof showed; that it cannot be written down makes it no less proven."""
+    try:
+        _record(tender, adapter, digest, proof)
+    except OSError as error:
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": f"cannot record the proof of adapter {adapter.name!r}", "exception": error}
+        )
+
+
+def _record(tender: "Tender", adapter: RuntimeAdapter, digest: str, proof: Proof) -> None:
     house, memory = tender.house, tender.house.memory
-    alone = not any(name not in tender.berth.models and name != adapter.name for name in tender.listed)
-    if alone and not proof.mixed:
-        memory.keep_base(adapter.model, proof.base, adapter.tolerance or house.control.probe.tolerance)
     if digest:
         tender.digests.setdefault(adapter.path, digest)
     known = memory.record_of(adapter, digest)
@@ -243,3 +250,6 @@ def _remember(tender: "Tender", adapter: RuntimeAdapter, digest: str, proof: Pro
             wall_ns=house.world.wall_ns(),
         )
         memory.keep(adapter, record)
+    alone = not any(name not in tender.berth.models and name != adapter.name for name in tender.listed)
+    if alone and not proof.mixed:
+        memory.keep_base(adapter.model, proof.base, adapter.tolerance or house.control.probe.tolerance)

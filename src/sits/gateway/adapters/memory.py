@@ -88,6 +88,7 @@ class Memory:
     def _write(self) -> None:
         if self._path is None:
             return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         written = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         written.write_bytes(msgspec.json.format(msgspec.json.encode(self._kept)))
         written.replace(self._path)
