@@ -113,6 +113,11 @@ def read_text(path: Path) -> str:
         ) from error
 
 
+def write_text(path: Path, content: str) -> Path:
+    """Write a file, and the directories it needs."""
+    return _write(path, content.encode())
+
+
 def _write(path: Path, content: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)

@@ -1,7 +1,7 @@
 """`sitsctl plan`: predictors asked from the command line.
 
 `plan kv` answers two questions: how much memory the KV cache of a batch takes, for a shape given by options, and
-how many KV blocks each emulated engine of a fleet has, with what was assumed for the figure.
+how many KV blocks each emulated engine of a fleet has, with what was assumed for the figure.  `plan batch` is in a file of its own.
 """
 
 from pathlib import Path
@@ -9,10 +9,15 @@ from typing import Any
 
 import click
 
+from sits.app.plan_batch import batch as plan_batch
 
-@click.group(short_help="Ask a predictor what to expect: KV memory.")
+
+@click.group(short_help="Ask a predictor what to expect: KV memory, batching windows.")
 def plan() -> None:
     """Ask a predictor what to expect, before anything runs."""
+
+
+plan.add_command(plan_batch)
 
 
 @plan.command()

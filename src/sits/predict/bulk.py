@@ -45,7 +45,7 @@ def predict_free(rate_per_s: float, max_batch: int, fixed_ns: float, item_ns: fl
     check_call(fixed_ns, item_ns)
     predict_window(rate_per_s, 0.0, max_batch)  # refuses what is no rate and no batch
     rate = rate_per_s / 1e9
-    calls = fixed_ns + item_ns * np.arange(max_batch + 1)
+    calls: Floats = np.asarray(fixed_ns + item_ns * np.arange(max_batch + 1), np.float64)
     full_busy = rate * float(calls[-1]) / max_batch
     if full_busy >= MOST_BUSY:
         most = max_batch / float(calls[-1]) * 1e9

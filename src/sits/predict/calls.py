@@ -145,9 +145,9 @@ def poisson(mean: float, upto: int) -> Floats:
     """P(N = j) of a Poisson variable for j = 0..upto."""
     j = np.arange(upto + 1)
     if mean <= 0.0:
-        return (j == 0).astype(float)
+        return np.asarray(j == 0, np.float64)
     logs = j * math.log(mean) - mean - np.array([math.lgamma(i + 1) for i in range(upto + 1)])
-    return np.exp(logs)
+    return np.asarray(np.exp(logs), np.float64)
 
 
 class _Grid:
@@ -170,7 +170,7 @@ class _Grid:
         below = poisson(rate * window_ns, max_batch - 2) if max_batch > 1 else np.zeros(0)
         self.ends = below  # P(K = k), k = 1..B-1: the window ended
         self.fills = self._fills(rate, window_ns, max(0.0, 1.0 - float(below.sum())))
-        calls = (fixed_ns + item_ns * np.arange(1, max_batch + 1)) / self.step
+        calls: Floats = np.asarray((fixed_ns + item_ns * np.arange(1, max_batch + 1)) / self.step, np.float64)
         self.call_full = self._seen(self._at(calls[-1]))
         self.call_ended = self._seen(self._mix(calls[:-1], below))
         self.call_ended_rest = self._seen(self._mix(calls[:-1], below * np.arange(max_batch - 1)))
@@ -203,14 +203,14 @@ class _Grid:
         """The same, from the linear equations; for small grids."""
         moves = self._next(np.eye(self.n)).T - np.eye(self.n)
         moves[-1] = 1.0
-        found = np.linalg.solve(moves, np.append(np.zeros(self.n - 1), 1.0))
-        return np.maximum(found, 0.0) / np.maximum(found, 0.0).sum()
+        found: Floats = np.maximum(np.linalg.solve(moves, np.append(np.zeros(self.n - 1), 1.0)), 0.0)
+        return np.asarray(found / found.sum(), np.float64)
 
     def finer(self, rough: "_Grid", work: Floats) -> Floats:
         """Work on a rougher grid brought to this one."""
         places = np.arange(self.n) * self.step / rough.step
         total = np.interp(places, np.arange(rough.n), np.cumsum(work))
-        return np.diff(total, prepend=0.0) / total[-1]
+        return np.asarray(np.diff(total, prepend=0.0) / total[-1], np.float64)
 
     def _next(self, work: Floats) -> Floats:
         """V' from V, along the last axis."""
@@ -255,7 +255,7 @@ class _Grid:
         i = np.arange(self.n)
         mass = np.exp(-rate * i) * -math.expm1(-rate)
         inside = 1.0 / rate - 1.0 / math.expm1(rate) if rate < RATE_MOST else 0.0
-        out = mass * (1.0 - inside)
+        out: Floats = mass * (1.0 - inside)
         out[1:] += mass[:-1] * inside
         out[-1] += 1.0 - out.sum()
         return out
