@@ -254,13 +254,13 @@ def test_a_match_carries_the_arms_as_a_release_and_each_arms_target():
     )
     found = Matcher(fleet_of((rule,))).match(Caller(), "chat", "", "/v1/completions", {})
     assert found.targets == {
-        "stable": Target(model="big", regions=("eu",)),
-        "canary": Target(model="lora", engines=("e",), regions=("eu",)),
+        "chat/stable": Target(model="big", regions=("eu",)),
+        "chat/canary": Target(model="lora", engines=("e",), regions=("eu",)),
     }
     assert (found.release.unit, found.release.salt) == ("session", "chat")
     assert [(arm.name, arm.weight, arm.model, arm.fallback) for arm in found.release.arms] == [
-        ("stable", 3, "big", ""),
-        ("canary", 1, "lora", "stable"),
+        ("chat/stable", 3, "big", ""),
+        ("chat/canary", 1, "lora", "chat/stable"),
     ]
     assert found.residency == ("eu",)
     assert found.decision.choice == "chat"

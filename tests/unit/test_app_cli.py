@@ -78,7 +78,7 @@ def test_every_command_explains_itself(run, command):
     code, out, err = run(command, "--help")
     assert (code, err) == (0, "")
     assert out.startswith(f"Usage: sitsctl {command}")
-    inner = {"plan": "kv", "keys": "new", "access": "check", "adapters": "status", "quota": "show"}
+    inner = {"plan": "kv", "keys": "new", "access": "check", "adapters": "status", "quota": "show", "shift": "status", "import": "litellm"}
     if command in inner:  # a group: its commands have it
         assert "--json" in run(command, inner[command], "--help")[1]
     elif command not in ("up", "reload"):
@@ -92,7 +92,7 @@ def test_every_command_explains_itself(run, command):
         (("investigat",), "did you mean 'investigate'?"),
         (
             ("xyzzy",),
-            "commands: reproduce, up, reload, why, investigate, check, explain, replay, plan, keys, access, adapters, quota, version",
+            "commands: reproduce, up, reload, why, investigate, check, explain, replay, plan, keys, access, adapters, quota, shift, import, version",
         ),
         (("reproduce", "--seeed", "3"), "--seed"),
         (("reproduce", "--seed", "-1"), "-1"),

@@ -22,10 +22,13 @@ import click
 from sits import __version__
 from sits.app.access import access, keys
 from sits.app.adapters import adapters
+from sits.app.check import check
+from sits.app.importing.command import importing
 from sits.app.live import reload, up
 from sits.app.plan import plan
 from sits.app.quota import quota
 from sits.app.replay import explain, replay
+from sits.app.shift.commands import shift
 
 OK, MISSED, USAGE, FAILED, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
 
@@ -286,33 +289,7 @@ def investigate(
     return OK if output.proven(report) else MISSED
 
 
-@cli.command(short_help="Check a fleet.yaml and name every problem.")
-@click.argument("fleet", type=_file)
-@_json
-def check(fleet: Path, as_json: bool) -> int:
-    """Check FLEET (a fleet.yaml) and name every problem, one a line.  Exits with 2 when there is one."""
-    from sits.app import output  # noqa: PLC0415
-    from sits.core.config import digest, load_fleet  # noqa: PLC0415
-    from sits.core.errors import ConfigError, ConfigErrors  # noqa: PLC0415
-
-    try:
-        tree = load_fleet(output.read_text(fleet), str(fleet))
-    except ConfigError as error:
-        problems = error.errors if isinstance(error, ConfigErrors) else (error,)
-        if as_json:
-            output.print_json({"ok": False, "problems": [output.problem(one) for one in problems]})
-        else:
-            for one in problems:
-                click.echo(str(one), err=True)
-        return USAGE
-    name = digest(tree)
-    if as_json:
-        output.print_json({"ok": True, "name": tree.name, "digest": name, "engines": len(tree.engines)})
-    else:
-        click.echo(f"{fleet}: good; {len(tree.engines)} engines, configuration {name[:12]}")
-    return OK
-
-
+cli.add_command(check)
 cli.add_command(explain)
 cli.add_command(replay)
 cli.add_command(plan)
@@ -320,6 +297,8 @@ cli.add_command(keys)
 cli.add_command(access)
 cli.add_command(adapters)
 cli.add_command(quota)
+cli.add_command(shift)
+cli.add_command(importing)
 
 
 @cli.command(short_help="Print the version.")

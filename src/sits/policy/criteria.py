@@ -49,7 +49,7 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
         route: its name; empty when no route took the request.
         target: where to, while the route has no arms.
         release: the route's own arms, to be assigned as those of any release; None = it has none.
-        targets: of each arm, where to.
+        targets: of each arm, where to.  Its name is `route/arm`, for rows tell arms by their names.
         residency: the regions the route allows; empty = all.
         decision: for the record.
 
@@ -83,7 +83,7 @@ def compiled(rule: RouteRule, index: int) -> Compiled:
     ]
     tests += [_header(header) for header in match.headers]
     tests += [_claim(claim) for claim in match.claims]
-    targets = {arm.name: merge(rule.to, arm.to) for arm in rule.arms}
+    targets = {arm_label(rule.name, arm.name): merge(rule.to, arm.to) for arm in rule.arms}
     decision = Decision(
         policy="match", outcome="matched", choice=rule.name, reasons={"route": index, "criteria": len(tests)}
     )
@@ -98,17 +98,22 @@ def compiled(rule: RouteRule, index: int) -> Compiled:
     return Compiled(tuple(tests), found)
 
 
+def arm_label(route: str, arm: str) -> str:
+    """The name of a route's arm in rows and releases; an arm's own name where there is no route."""
+    return f"{route}/{arm}" if route else arm
+
+
 def release_of(rule: RouteRule) -> Release | None:
     """The arms of a route as a release; None when it has none."""
     if not rule.arms:
         return None
     arms = tuple(
         Arm(
-            name=arm.name,
+            name=arm_label(rule.name, arm.name),
             weight=arm.weight,
             model=arm.to.model or rule.to.model,
             artefact=arm.artefact,
-            fallback=arm.fallback,
+            fallback=arm_label(rule.name, arm.fallback) if arm.fallback else "",
         )
         for arm in rule.arms
     )

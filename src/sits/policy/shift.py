@@ -30,6 +30,7 @@ from sits.core.decision import Decision
 from sits.core.fleet import Arm, Fleet
 from sits.core.fleet_routes import RouteArm, Shift
 from sits.core.route_rules import arms_of
+from sits.policy.criteria import arm_label
 from sits.policy.sequential import TILTS, mean_of, over, worse
 from sits.policy.tally import TAIL, Counts, added
 
@@ -67,7 +68,7 @@ class State(msgspec.Struct, kw_only=True):
 
     """
 
-    status: Literal["running", "complete", "halted", "rolled_back"] = "running"
+    status: Literal["running", "complete", "halted", "rolled_back", "superseded"] = "running"
     step: int = 0
     held_ns: int = 0
     counts: dict[str, Counts] = {}
@@ -96,8 +97,8 @@ def plan_of(fleet: Fleet) -> Plan | None:
     tests = tuple(name for name, is_wanted in wanted.items() if is_wanted)
     return Plan(
         shift=shift,
-        arm=label_of(shift.route, shift.arm),
-        others=tuple(label_of(shift.route, arm.name) for arm in arms if arm.name != shift.arm),
+        arm=arm_label(shift.route, shift.arm),
+        others=tuple(arm_label(shift.route, arm.name) for arm in arms if arm.name != shift.arm),
         steps=steps,
         objective_ns=halt.p99 or fleet.objective.p99,
         metric=fleet.objective.metric,
@@ -106,12 +107,7 @@ def plan_of(fleet: Fleet) -> Plan | None:
     )
 
 
-def label_of(route: str, arm: str) -> str:
-    """An arm's name as rows have it: arms of a route are told apart by it."""
-    return f"{route}/{arm}" if route else arm
-
-
-def share_of(arms: Sequence[Arm] | Sequence[RouteArm], name: str) -> float:
+def share_of(arms: Sequence[Arm | RouteArm], name: str) -> float:
     """The share of the units that an arm has."""
     total = math.fsum(arm.weight for arm in arms)
     return math.fsum(arm.weight for arm in arms if arm.name == name) / total if total else 0.0

@@ -1,0 +1,47 @@
+"""`sitsctl check`: every problem of a fleet.yaml, and what is allowed but most likely not meant.
+
+Deliberately absent: the checks (core.config), and the warnings (policy.shadow, app.window_warnings).
+"""
+
+from pathlib import Path
+
+import click
+
+DONE, USAGE = 0, 2
+
+
+@click.command(short_help="Check a fleet.yaml and name every problem.")
+@click.argument("fleet", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else, on stdout."
+)
+def check(fleet: Path, as_json: bool) -> int:
+    """Check FLEET (a fleet.yaml) and name every problem, one a line.  Exits with 2 when there is one.
+
+    Routes that never get a request are told as warnings.
+    """
+    from sits.app import output  # noqa: PLC0415
+    from sits.core.config import digest, load_fleet  # noqa: PLC0415
+    from sits.core.errors import ConfigError, ConfigErrors  # noqa: PLC0415
+    from sits.policy.shadow import warnings  # noqa: PLC0415
+
+    try:
+        tree = load_fleet(output.read_text(fleet), str(fleet))
+    except ConfigError as error:
+        problems = error.errors if isinstance(error, ConfigErrors) else (error,)
+        if as_json:
+            output.print_json({"ok": False, "problems": [output.problem(one) for one in problems]})
+        else:
+            for one in problems:
+                click.echo(str(one), err=True)
+        return USAGE
+    name, told = digest(tree), warnings(tree)
+    if as_json:
+        output.print_json(
+            {"ok": True, "name": tree.name, "digest": name, "engines": len(tree.engines), "warnings": told}
+        )
+    else:
+        for line in told:
+            click.echo(f"{fleet}: warning: {line}", err=True)
+        click.echo(f"{fleet}: good; {len(tree.engines)} engines, configuration {name[:12]}")
+    return DONE
