@@ -194,3 +194,18 @@ def test_what_callers_choose_is_not_remembered():
     for i in range(500):
         reaches.reach(Target(), tenant=f"t{i}", asked=f"made-up-{i}", region="eu")
     assert len(reaches._known) == 1
+
+
+def test_a_clause_about_a_model_holds_for_what_the_request_became_too():
+    """An arm of a release asks engines for another name; what that name may not do, the request may not do."""
+    clause = Residency(name="g", regions=("eu",), models=("secret",))
+    reaches = Reaches({"a": "us", "b": "eu"}, Regions(), [clause])
+
+    def reach(asked, named="", model=""):
+        return reaches.reach(Target(model=model), tenant="t", asked=asked, region="us", named=named).classes
+
+    assert reach("chat") == (("a",), ("b",))
+    assert reach("secret") == (("b",),)
+    assert reach("chat", named="secret") == (("b",),)
+    assert reach("chat", model="secret") == (("b",),)
+    assert reach("chat", named="chat") == (("a",), ("b",))

@@ -402,6 +402,7 @@ class Gateway:
             tenant=exchange.tenant,
             asked=exchange.asked,
             region=exchange.region,
+            named=exchange.target.name if exchange.target is not None else "",
         )
 
     def why_none(self, exchange: Exchange) -> Decision:

@@ -122,11 +122,13 @@ class Redecider:
         model, adapter = self.catalog.get(record.asked, (record.asked, ""))
         return self.routing.matcher.match(caller, model, adapter, record.endpoint, headers, region=region)
 
-    def _reach(self, match: Match, record: Recorded, region: str, arm: str) -> Reach | None:
-        """Where an arm may go; None: anywhere."""
+    def _reach(self, match: Match, record: Recorded, region: str, target: Target) -> Reach | None:
+        """Where what an arm makes of a request may go; None: anywhere."""
         if self.routing is None:
             return None
-        return self.routing.reach(match, arm, tenant=record.tenant, asked=record.asked, region=region)
+        return self.routing.reach(
+            match, target.arm, tenant=record.tenant, asked=record.asked, region=region, named=target.name
+        )
 
     def _routed(
         self,
@@ -134,7 +136,7 @@ class Redecider:
         facts: Mapping[int, Facts],
         assignment: Assignment,
         verdict: Verdict,
-        may_go: Callable[[str], Reach | None],
+        may_go: Callable[[Target], Reach | None],
         decisions: list[Decision] | None,
     ) -> Verdict:
         """Every choice that was made, made again: fallbacks where a choice failed, retries where a replica did."""
@@ -145,7 +147,7 @@ class Redecider:
             model, adapter = target.model, target.adapter
             request = Request(id=record.id, model=model, adapter=adapter, prefix=record.prefix)
             replicas = self._as_seen(step, facts.get(step.facts))
-            reach, choice = may_go(target.arm), ""
+            reach, choice = may_go(target), ""
             among: list[list[Replica]] = [replicas] if reach is None else list(groups(reach, replicas))
             for group in among:
                 choice = pick(

@@ -37,10 +37,10 @@ class Routing:
         }
         self._reaches = Reaches.of(fleet)
 
-    def reach(self, match: Match, arm: str, *, tenant: str, asked: str, region: str) -> Reach:
-        """Where a request may go that took this route, and that arm of it."""
+    def reach(self, match: Match, arm: str, *, tenant: str, asked: str, region: str, named: str) -> Reach:
+        """Where a request may go that took this route, and that arm of it, so that engines are asked for `named`."""
         target = match.target if match.release is None else match.targets.get(arm, match.target)
-        return self._reaches.reach(target, match, arm, tenant=tenant, asked=asked, region=region)
+        return self._reaches.reach(target, match, arm, tenant=tenant, asked=asked, region=region, named=named)
 
 
 def routing_of(fleet: Fleet, catalog: Mapping[str, tuple[str, str]]) -> Routing | None:

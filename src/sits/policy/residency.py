@@ -73,16 +73,25 @@ class Reaches:
         return cls(places, fleet.regions, fleet.residency)
 
     def reach(
-        self, target: Target, match: Match = NO_ROUTE, arm: str = "", *, tenant: str, asked: str, region: str
+        self,
+        target: Target,
+        match: Match = NO_ROUTE,
+        arm: str = "",
+        *,
+        tenant: str,
+        asked: str,
+        region: str,
+        named: str = "",
     ) -> Reach:
         """Where a request of `tenant` in `region` may go, that asked for the name `asked` and was matched to `target`.
 
-        `target` is the match's own, or that of its `arm`.  A clause about models holds for the name asked for and for the
-        name it became.
+        `target` is the match's own, or that of its `arm`; `named` is the name engines are asked for.  A clause about models
+        holds for the name asked for and for the name it became.
         """
         who = tenant if tenant in self._tenants else ""
         what = asked if asked in self._models else ""
-        became = target.model if target.model in self._models else ""
+        name = named or target.model
+        became = name if name in self._models else ""
         key = match.route, arm, who, what, became, region
         found = self._known.young.get(key) or self._known.get(key)
         if found is None:
