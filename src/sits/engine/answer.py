@@ -13,7 +13,7 @@ Deliberately absent: the answer's text.
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import orjson
@@ -32,11 +32,14 @@ _CALM = (b'"finish_reason":null', b'"finish_reason": null')
 fake it, because quotes are escaped in JSON strings.  A stream without it is read event by event."""
 
 
+Count = Annotated[int, msgspec.Meta(gt=0, lt=COUNT_END)]
+
+
 class _Counts(msgspec.Struct, frozen=True):
     """A usage object that tells two counts and nothing of a cache."""
 
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    prompt_tokens: Count
+    completion_tokens: Count
     prompt_tokens_details: None = None
     cache_read_input_tokens: None = None
 
@@ -45,7 +48,6 @@ class _Tail(msgspec.Struct, frozen=True):
     usage: _Counts
 
 
-_NOTHING = _Counts()
 _TAIL = msgspec.json.Decoder(_Tail)
 
 
@@ -180,15 +182,16 @@ def usage_of(body: bytes) -> Usage | None:
     at = body.rfind(b'"usage"')
     if at < 0:
         return None
-    try:
-        # As nearly all engines tell it, without building an object; the doubtful is read by the rules below.
+    try:  # as nearly all engines tell it, without building an object
         told = _TAIL.decode(b"{" + body[at:]).usage
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        told = _NOTHING
-    if 0 < told.prompt_tokens < COUNT_END and 0 < told.completion_tokens < COUNT_END:
-        return Usage(told.prompt_tokens, told.completion_tokens)
+        return _usage_of_rest(body, at)
+    return Usage(told.prompt_tokens, told.completion_tokens)
+
+
+def _usage_of_rest(body: bytes, at: int) -> Usage | None:
+    """By the rules of `counts_of`; where usage is a field of the answer itself, what follows it is the rest of an object."""
     try:
-        # Where usage is a field of the answer itself, what follows it is the rest of an object.
         return counts_of(orjson.loads(b"{" + body[at:])["usage"])
     except ValueError:
         return _usage_of_whole(body)

@@ -84,10 +84,11 @@ class AnthropicEngine(OpenAIEngine):
             retry_after_s=float(told) if told.isdigit() and len(told) < 6 else RETRY_AFTER_S,
         )
 
-    def _head(self, request: Request) -> bytes:
+    def head(self, request: Request) -> bytes:
+        """The head of a caller's request; it names a version in any case."""
         if "anthropic-version:" not in request.dialect_headers:
             request = replace(request, dialect_headers=self._version + request.dialect_headers)
-        return super()._head(request)
+        return super().head(request)
 
     def _translate(self, request: Request) -> Translation:
         created_s = self._wall_ns() // SECOND

@@ -31,13 +31,17 @@ HEAD_BYTES_MAX = 256 * 1024
 
 JOIN_BYTES = 64 * 1024
 
-_HEADERS = {
+_LOWER = {
     b"content-type": "type",
     b"content-length": "length",
     b"transfer-encoding": "transfer",
     b"content-encoding": "coding",
     b"retry-after": "retry",
+    **dict.fromkeys((b"date", b"server", b"connection", b"keep-alive"), ""),
 }
+_HEADERS = {b"-".join(word.capitalize() for word in name.split(b"-")): what for name, what in _LOWER.items()}
+_HEADERS |= _LOWER
+"""In the two spellings that servers use; any other is looked up in small letters."""
 
 C = TypeVar("C", bound="Connection")
 
@@ -104,23 +108,23 @@ class Connection(asyncio.Protocol):
     """One connection to an engine.
 
     `status`, `content_type`, `coding` (of content or transfer, when there is one), `retry_after` are the head's
-    once `headed`; `touched`: some byte of an answer came; `free`: a next message can be sent, as the last one and
-    its answer are over and the engine keeps the connection.
+    once `headed`; `touched`: some byte of an answer came; `framed`: the answer has a length or chunks, else its end and the
+    engine's death look the same; `free`: a next message can be sent, as the last one and its answer are over and the engine
+    keeps the connection; `odd`: something about the message or its answer is not as with nearly all.
     """
 
     def __init__(self, silence: Silence) -> None:
         self._silence = silence
+        self._watched = silence.watched
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._waiter = Waiter()
         self._pump: Callable[[], None] | None = None
         self._since_ns = 0
         self._lost: ClosedError | None = None
         self._reading = True
-        self.pieces: list[bytes] = []
-        self._buffered = self._bodiless = 0
-        self._ended = True
-        self._large = False
-        self.free = True
+        self._ended = self.free = True
+        self.odd = False
+        self._forget()
         self._parser: Any = httptools.HttpResponseParser(self)  # begins anew by itself after each answer
 
     # -- for the engine -----------------------------------------------------------------------------------------
@@ -130,28 +134,28 @@ class Connection(asyncio.Protocol):
         """Whether nothing waits in the socket that the loop has not told us yet: an end, or bytes nobody asked for."""
         return not self._poll.poll(0)
 
-    @property
-    def ends_with_connection(self) -> bool:
-        """Whether the answer has no length and no chunks: then its end and the engine's death look the same."""
-        return not self._framed
-
     def send(self, head: bytes, body: bytes) -> None:
         """Send a whole request; the answer's reading begins."""
-        self.free = self.touched = self._ended = self.headed = self._framed = self._large = False
-        self.status = self._bodiless = 0
-        self.content_type = self.coding = self.retry_after = b""
-        if self.pieces:
-            self.pieces = []
-        silence = self._silence
-        silence.watched.add(self)
-        if silence.timer is None:
-            silence.tick()
+        self.free = self.touched = self._ended = self.headed = self.framed = False
+        self.content_type = b""
+        if self.odd or self.pieces:
+            self._forget()
+        self._watched.add(self)
+        if self._silence.timer is None:
+            self._silence.tick()
         if len(body) < JOIN_BYTES:
             self._transport.write(head + body)
         else:  # a large body is not copied once more
-            self._large = True
+            self.odd = self._large = True
             self._transport.write(head)
             self._transport.write(body)
+
+    def _forget(self) -> None:
+        """Let go of what the last message and its answer left behind, where they were odd."""
+        self.odd = self._large = False
+        self._buffered = self._bodiless = 0
+        self.coding = self.retry_after = b""
+        self.pieces: list[bytes] = []
 
     async def head(self) -> None:
         """Wait for the head of the answer.  Raises ClosedError, TimeoutError."""
@@ -180,7 +184,10 @@ class Connection(asyncio.Protocol):
 
     def all(self) -> bytes:
         """The body when all of it is here, else empty."""
-        return self.taken() if self._ended else b""
+        if not self._ended:
+            return b""
+        pieces = self.pieces
+        return self.taken() if self.odd or len(pieces) != 1 else pieces.pop()
 
     async def read(self) -> bytes:
         """The next bytes of the body; empty at its end.  Raises ClosedError, TimeoutError."""
@@ -221,7 +228,7 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close at once, whatever is under way."""
         self.free = False
-        self._silence.watched.discard(self)
+        self._watched.discard(self)
         self._transport.abort()
 
     def expire(self, before_ns: int) -> None:
@@ -260,6 +267,7 @@ class Connection(asyncio.Protocol):
 
     def _arrived(self, size: int) -> None:
         """Bytes came that nobody takes at once: bound what waits, tell who waits."""
+        self.odd = True
         if self.pieces:
             self._bodiless = 0
             self._buffered += size
@@ -279,8 +287,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The end of the connection ends an answer that has no other end."""
-        self._silence.watched.discard(self)
-        if not self._ended and self.headed and not self._framed and exc is None:
+        self._watched.discard(self)
+        if not self._ended and self.headed and not self.framed and exc is None:
             self._ended = True
         self._lose(ClosedError(str(exc) if exc else "the connection was closed"))
         self._parser = None  # it holds us
@@ -301,45 +309,42 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """The few headers that matter here."""
-        if self.headed:
-            return
-        what = _HEADERS.get(name.lower())
+        what = _HEADERS.get(name)
         if what is None:
+            what = _HEADERS.get(name.lower(), "")
+        if not what or self.headed:  # the second: a trailer
             return
         if what == "type":
             self.content_type = value
         elif what == "length":
-            self._framed = True
+            self.framed = True
         elif what == "retry":
-            self.retry_after = value
+            self.retry_after, self.odd = value, True
         elif what == "coding":
-            self.coding = value
+            self.coding, self.odd = value, True
         else:
-            if self._framed or value.lower() != b"chunked":
-                self.coding = (
-                    value  # a coding below the chunks, or chunks in chunks: llhttp takes off one layer
-                )
-            self._framed = True
+            if self.framed or value.lower() != b"chunked":
+                # a coding below the chunks, or chunks in chunks: llhttp takes off one layer
+                self.coding, self.odd = value, True
+            self.framed = True
 
     def on_headers_complete(self) -> None:
         """The head is whole; a 1xx is only an announcement of it."""
-        if self._ended:
-            return
-        self.status = self._parser.get_status_code()
-        self.headed = self.status >= 200
+        if not self._ended:
+            self.status = status = self._parser.get_status_code()
+            self.headed = status >= 200
 
     def on_body(self, data: bytes) -> None:
         """A piece of the body."""
-        if self._ended:
-            return
-        self.pieces.append(data)
+        if not self._ended:
+            self.pieces.append(data)
 
     def on_message_complete(self) -> None:
         """The answer is whole."""
-        if self._ended or self.status < 200:
+        if self._ended or not self.headed:
             return
         self._ended = True
-        self._silence.watched.discard(self)
+        self._watched.discard(self)
         if not self._parser.should_keep_alive():  # only right inside this call-back
             self._lost = self._lost or ClosedError("the engine closes after each answer")
         elif self._lost is None:

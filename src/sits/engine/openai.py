@@ -47,6 +47,7 @@ POOL_MAX = 256
 ENDPOINTS_MAX = 16
 """Endpoints whose fixed part of a head is kept ready."""
 
+JSON = b"application/json"
 EVENT_STREAM = b"text/event-stream"
 BODILESS = (204, 205)
 HEADER_BYTES = 256
@@ -95,6 +96,7 @@ class OpenAIEngine:
         self.address, self._base = _address(name, url)
         self._silence = Silence(first_byte_timeout, world)
         self._pool: list[Connection] = []
+        self._room = POOL_MAX
         self._closed = False
         self._starts: dict[str, str] = {}
         if not (api_key.isascii() and api_key.isprintable()) or " " in api_key:
@@ -120,44 +122,16 @@ class OpenAIEngine:
         if translate is None:
             return _Answer(self, request)
         translation = translate(request)
-        return _Answer(self, translation.request, translation)
+        answer = _Answer(self, translation.request)
+        answer._translation = translation
+        return answer
 
     async def close(self) -> None:
         """Close all connections; answers under way and to come end with an EngineError."""
-        self._closed = True
+        self._closed, self._room = True, 0
         pool, self._pool = self._pool, []
         for connection in (*pool, *self._silence.watched):
             connection.abort()
-
-    async def begin(self, request: Request) -> Connection:
-        """A connection on which the request was sent and the head of the answer has come."""
-        if self._closed:
-            raise self.failed("engine_closed", "was closed")
-        while True:
-            connection = self._kept()
-            kept = connection is not None
-            if connection is None:
-                connection = await self._connected()
-            try:
-                connection.send(self._head(request), request.body)
-                while not connection.headed:
-                    await connection.arrival()
-                if (
-                    connection.status != 200
-                    or connection.coding
-                    or connection.retry_after
-                    or len(connection.content_type) > HEADER_BYTES
-                ):
-                    self._refuse(connection)
-            except BaseException as error:
-                connection.abort()
-                if isinstance(error, ClosedError) and kept and not connection.touched:
-                    continue
-                if isinstance(error, ClosedError | TimeoutError):
-                    raise self.broken(error, "gave no answer") from None
-                raise
-            else:
-                return connection
 
     def head_of(self, method: str, path: str, length: int) -> bytes:
         """The head of a message that is no request of a caller's: a listing, a load."""
@@ -167,27 +141,34 @@ class OpenAIEngine:
             )
         )
 
-    def _head(self, request: Request) -> bytes:
-        start = self._starts.get(request.endpoint)
-        if start is None:
-            start = f"POST {self._base}{request.endpoint} HTTP/1.1\r\n{self._fixed}x-request-id: "
-            if len(self._starts) < ENDPOINTS_MAX:
-                self._starts[request.endpoint] = start
+    def head(self, request: Request) -> bytes:
+        """The head of a caller's request."""
+        start = self._starts.get(request.endpoint) or self._start(request.endpoint)
         trace = f"\r\ntraceparent: {request.traceparent}" if request.traceparent else ""
         return (
             f"{start}{request.id}{trace}\r\n{request.dialect_headers}Content-Length: {len(request.body)}\r\n\r\n"
         ).encode("latin-1")
 
-    def _kept(self) -> Connection | None:
-        while self._pool:
-            connection = self._pool.pop()
+    def _start(self, endpoint: str) -> str:
+        start = f"POST {self._base}{endpoint} HTTP/1.1\r\n{self._fixed}x-request-id: "
+        if len(self._starts) < ENDPOINTS_MAX:
+            self._starts[endpoint] = start
+        return start
+
+    def kept(self) -> Connection | None:
+        """A connection that the engine keeps open, if there is one."""
+        pool = self._pool
+        while pool:
+            connection = pool.pop()
             if connection.free and connection.quiet:
                 return connection
             connection.abort()
         return None
 
-    async def _connected(self) -> Connection:
+    async def connected(self) -> Connection:
         """A new connection, made in a task of its own: `asyncio.timeout` needs one, and whoever waits may be none."""
+        if self._closed:
+            raise self.failed("engine_closed", "was closed")
         connecting = asyncio.ensure_future(self._connect())
         try:
             return await connecting
@@ -210,12 +191,13 @@ class OpenAIEngine:
 
     def put_back(self, connection: Connection) -> None:
         """Keep the connection for the next request, if it can have one; else close it."""
-        if connection.free and not self._closed and len(self._pool) < POOL_MAX:
-            self._pool.append(connection)
+        pool = self._pool
+        if connection.free and len(pool) < self._room:
+            pool.append(connection)
         else:
             connection.abort()
 
-    def _refuse(self, connection: Connection) -> None:
+    def check(self, connection: Connection) -> None:
         """Raise for a head that no caller can take for the beginning of an answer."""
         status, coding = connection.status, connection.coding
         if 300 <= status < 400 or status in BODILESS:
@@ -229,15 +211,13 @@ class OpenAIEngine:
     def whole(self, connection: Connection, body: bytes) -> Chunk:
         """The one chunk of a plain answer, or the error it stands for."""
         status = connection.status
-        if status >= 500:
-            raise self.failed(f"engine_{status}", f"answered {status}: {error_text(body)}")
-        chunk = Chunk(data=body, last=True, status=status, content_type=connection.content_type)
         if status >= 400:
-            chunk.retry_after = connection.retry_after
-        else:
-            chunk.usage = usage_of(body)
-            chunk.tokens = max(1, chunk.usage.output) if chunk.usage else 1
-        return chunk
+            if status >= 500:
+                raise self.failed(f"engine_{status}", f"answered {status}: {error_text(body)}")
+            return Chunk(body, 0, True, None, status, connection.content_type, connection.retry_after)
+        usage = usage_of(body)
+        tokens = usage.output or 1 if usage else 1
+        return Chunk(body, tokens, True, usage, status, connection.content_type)
 
     def broken(self, error: ClosedError | TimeoutError, when: str) -> EngineError:
         """The error that stands for a connection that ended or was silent."""
@@ -259,17 +239,14 @@ GiveTokens = Callable[[bytes, int], Awaitable[None] | None]
 class _Answer:
     """One answer as an async iterator.  (An async generator would cost its bookkeeping in the loop for each request.)"""
 
-    __slots__ = ("_connection", "_engine", "_over", "_reader", "_request", "_translation")
+    _translation: Translation | None = None
+    _connection: Connection | None = None
+    _reader: Reader | None = None
+    _over = False
 
-    def __init__(
-        self, engine: OpenAIEngine, request: Request, translation: Translation | None = None
-    ) -> None:
+    def __init__(self, engine: OpenAIEngine, request: Request) -> None:
         self._engine = engine
         self._request = request
-        self._translation = translation
-        self._connection: Connection | None = None
-        self._reader: Reader | None = None
-        self._over = False
 
     def __aiter__(self) -> "_Answer":
         return self
@@ -291,7 +268,7 @@ class _Answer:
                     if reader.problem is not None:
                         break
                 else:
-                    reader.end(cut=connection.ends_with_connection)
+                    reader.end(cut=not connection.framed)
         except (ClosedError, TimeoutError) as error:
             self._end()
             if (
@@ -374,22 +351,36 @@ class _Answer:
 
     async def whole(self) -> Chunk | None:
         """Send the request; the one chunk of an answer that comes whole, None when it comes as a stream."""
-        engine = self._engine
+        engine, request = self._engine, self._request
         try:
-            connection = self._connection = await engine.begin(self._request)
-            if connection.status < 400 and connection.content_type[:17].lower() == EVENT_STREAM:
-                self._reader = self._follow(connection)
-                return None
+            while True:
+                kept = engine.kept()
+                connection = self._connection = kept or await engine.connected()
+                connection.send(engine.head(request), request.body)
+                try:
+                    while not connection.headed:
+                        await connection.arrival()
+                    break
+                except ClosedError:
+                    if kept is None or connection.touched:
+                        raise
+                    connection.abort()  # the engine's idle timer had closed it
+            if connection.status != 200 or connection.odd or connection.content_type != JSON:
+                engine.check(connection)
+                if self._streams(connection):
+                    return None
             body = connection.all() or await connection.rest()
-            if connection.ends_with_connection and cut_short(body):
+            if not connection.framed and cut_short(body):
                 raise ClosedError("it closed the connection inside its answer")  # noqa: TRY301
         except (ClosedError, TimeoutError) as error:
+            headed = connection.headed
             self._end()
-            raise engine.broken(error, "died in mid-answer") from None
+            raise engine.broken(error, "died in mid-answer" if headed else "gave no answer") from None
         except BaseException:
             self._end()
             raise
-        self._end()
+        self._over, self._connection = True, None
+        engine.put_back(connection)
         chunk = engine.whole(connection, body)
         if self._translation is None:
             return chunk
@@ -398,11 +389,17 @@ class _Answer:
         except AnswerError as error:
             raise engine.failed(error.code, error.what) from None
 
-    def _follow(self, connection: Connection) -> Reader:
+    def _streams(self, connection: Connection) -> bool:
+        """Whether the answer comes as a stream; it is followed then."""
+        if connection.status >= 400 or connection.content_type[:17].lower() != EVENT_STREAM:
+            return False
         content_type = EVENT_STREAM + connection.content_type[17:]
         if self._translation is not None:
-            return self._translation.reader(connection.status, content_type)
-        return READERS.get(self._request.endpoint, StreamReader)(connection.status, content_type)
+            self._reader = self._translation.reader(connection.status, content_type)
+        else:
+            make = READERS.get(self._request.endpoint, StreamReader)
+            self._reader = make(connection.status, content_type)
+        return True
 
     def _end(self) -> None:
         connection, self._connection = self._connection, None

@@ -19,26 +19,29 @@ from typing import Any
 class Waiter:
     """Awaitable; `wake` ends the wait, with an error if one is given."""
 
-    __slots__ = ("_asyncio_future_blocking", "_callback", "_context", "_error", "waiting")
+    __slots__ = ("_asyncio_future_blocking", "_callback", "_context", "_error")
 
     def __init__(self) -> None:
         self._asyncio_future_blocking = False
         self._callback: Callable[[Any], object] | None = None
         self._context: Context | None = None
         self._error: BaseException | None = None
-        self.waiting = False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether somebody waits, and has not been woken."""
+        return self._callback is not None
 
     def __await__(self) -> Generator[Any, None, None]:
         """Wait for the next `wake`."""
-        self.waiting = True
         self._asyncio_future_blocking = True
         try:
             yield self
             if self._error is not None:
-                raise self._error
-        finally:
-            self.waiting = False
+                raise self._error  # noqa: TRY301  (there is no inner function to go to: this is the wait)
+        except BaseException:
             self._callback = self._error = None
+            raise
 
     def wake(self, error: BaseException | None = None) -> None:
         """End the wait; nothing when nobody waits, or when it was ended already."""
