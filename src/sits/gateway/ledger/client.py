@@ -1,8 +1,8 @@
 """The client: keeps a process's book in touch with its authority, and lets requests wait for a lease.
 
 Rules: one question is under way at a time; what comes up meanwhile goes into the next one, so a busy authority gets fewer, larger
-questions.  A request waits only when its lease is short, first come first served, for `wait_ns` at most, and is refused at
-once when the authority has nothing and no other holder has anything to spare.  An authority that does not answer is asked
+questions.  A request waits only when its lease is short, first come first served, for `wait_ns` (twice that when nothing was heard
+at all), and is refused at once when the authority has nothing and no other holder has anything to spare.  An authority that does not answer is asked
 again after pauses that double up to a second; meanwhile the book does as the configuration says.
 
 Requests wait for plain futures, so they may wait outside of a task.
@@ -30,12 +30,23 @@ QUIET_NS = SECOND
 """The pause of a process that has nothing to report."""
 
 CLOSING_ROUNDS = 64
+NEVER = -1
 
 
 class _Waiter:
     """A request that waits for a lease."""
 
-    __slots__ = ("future", "input_tokens", "output_tokens", "queued", "request_id", "slots", "timer", "told")
+    __slots__ = (
+        "future",
+        "input_tokens",
+        "output_tokens",
+        "queued",
+        "request_id",
+        "since",
+        "slots",
+        "timer",
+        "told",
+    )
 
     def __init__(
         self,
@@ -45,8 +56,10 @@ class _Waiter:
         input_tokens: int,
         output_tokens: int,
         told: Decision,
+        since: int,
     ) -> None:
         self.future = future
+        self.since = since
         self.request_id = request_id
         self.slots = slots
         self.input_tokens = input_tokens
@@ -91,6 +104,7 @@ class Client:
         self._task: asyncio.Task[None] | None = None
         self._wakeup: asyncio.Future[None] | None = None
         self._woken = False
+        self._answers = 0
         self._closing = False
         book.wake = self.wake
 
@@ -137,7 +151,9 @@ class Client:
     ) -> "asyncio.Future[Decision]":
         """Wait for a lease after `book.reserve` said `short`; the decision that ends it is never `short`."""
         loop = asyncio.get_running_loop()
-        waiter = _Waiter(loop.create_future(), request_id, slots, input_tokens, output_tokens, told)
+        waiter = _Waiter(
+            loop.create_future(), request_id, slots, input_tokens, output_tokens, told, self._answers
+        )
         waiter.future.add_done_callback(lambda _: self._leave(waiter))
         if len(self._waiting) >= WAITING_MAX:
             waiter.future.set_result(_refused("too_many_waiting"))
@@ -188,6 +204,7 @@ class Client:
         if isinstance(answer, LeaseDown):
             return self._fail(answer.why)
         self.book.down = False
+        self._answers += 1
         self._pause_ns = self._report_ns
         self.book.lines.hear(answer, self._world.now_ns())
         return True
@@ -245,7 +262,13 @@ class Client:
         return served
 
     def _give_up(self, waiter: _Waiter) -> None:
+        """Its time is over; once more as long when no answer came at all, for then it may be we who were not let run."""
         told = waiter.told
+        if waiter.since == self._answers and not self.book.down:
+            waiter.since = NEVER
+            loop = asyncio.get_running_loop()
+            waiter.timer = loop.call_later(self._wait_ns / SECOND, self._give_up, waiter)
+            return
         self._end(waiter, _refused("slow") if told.outcome == "short" else told)
 
     def _end(self, waiter: _Waiter, decision: Decision) -> None:

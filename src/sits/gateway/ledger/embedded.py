@@ -130,7 +130,9 @@ class Embedded:
         target, life = self._granted_at, self._life
         while journal.safe < target:
             syncing = self._syncing
-            if syncing is None or syncing.done():  # done, and not yet told: to wait for it again would wait for nothing
+            if (
+                syncing is None or syncing.done()
+            ):  # done, and not yet told: to wait for it again would wait for nothing
                 syncing = self._syncing = asyncio.get_running_loop().run_in_executor(None, journal.sync)
                 syncing.add_done_callback(self._synced)
             await asyncio.shield(syncing)
