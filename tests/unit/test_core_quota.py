@@ -1,11 +1,16 @@
 """The sections `quotas` and `ledger`: what they say is kept, and what cannot hold is an error that names the way out."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from sits.core.config import digest, dump_fleet, load_fleet
 from sits.core.errors import ConfigErrors
 from sits.core.fleet_quota import EmbeddedLedger, Quota, QuotaMatch, RedisLedger, period_ns
 from sits.core.units import MS, SECOND
+from sits.gateway.ledger import quotas as quotas_module
+from sits.gateway.metrics import FAMILIES
 
 DIGEST = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 FLEET = f"""
@@ -189,6 +194,20 @@ def test_a_ledger_that_cannot_be_used_is_told(ledger, field, says):
     assert [where for where, _ in found] == [field]
     assert says in found[0][1]
     assert "hunter" not in found[0][1]
+
+
+def test_the_guide_is_true():
+    text = (Path(__file__).parents[2] / "docs/quotas.md").read_text()
+    first, second = re.findall(r"```yaml\n(.+?)```", text, re.DOTALL)
+    known = FLEET.replace("models: [llama]", "models: [llama, llama-70b]")
+    fleet = load_fleet(known + first)
+    assert [quota.name for quota in fleet.quotas] == ["acme-day", "acme-key", "large", "trial"]
+    assert load_fleet(known + second).ledger.on_outage == "spend_lease"
+    assert set(re.findall(r"`(sits_\w+)`", text)) <= set(FAMILIES)
+    source = (Path(quotas_module.__file__)).read_text()
+    codes = re.findall(r"^\| \d+ `(\w+)`", text, re.MULTILINE)
+    assert len(codes) == 3
+    assert all(f'code="{code}"' in source for code in codes)
 
 
 def test_periods():
