@@ -41,6 +41,7 @@ class Gateway(_Section, frozen=True, kw_only=True):
     """The live path: where it listens, what it refuses, how many workers it has.
 
     A running gateway reads its file again on SIGHUP; `reload: watch` does it on every change of the file as well.
+    `body_memory`: bytes of requests that each worker holds, arriving, waiting and being answered; beyond it requests are refused.
     `prompt_hash`: whether recorded requests tell the SHA-256 of their prompt (1.3 us for each kilobyte of it).
     """
 
@@ -48,6 +49,7 @@ class Gateway(_Section, frozen=True, kw_only=True):
     workers: int = 1
     reload: Literal["signal", "watch"] = "signal"
     body_limit: Bytes = Bytes(32 * 2**20)
+    body_memory: Bytes = Bytes(256 * 2**20)
     header_limit: Bytes = Bytes(64 * 2**10)
     first_byte_timeout: Ns = Ns(60_000_000_000)
     drain_timeout: Ns = Ns(30_000_000_000)

@@ -37,6 +37,7 @@ RANGES: dict[type, dict[str, tuple[float, float]]] = {
     tree.Gateway: {
         "workers": (1, 256),
         "body_limit": (1, _INF),
+        "body_memory": (2**16, _INF),
         "header_limit": (256, _INF),
         "first_byte_timeout": (1, _INF),
     },
@@ -187,6 +188,14 @@ def _check_gateway(gateway: tree.Gateway, path: str, report: Report) -> None:
     if not gateway.store.strip() or not gateway.store.isprintable():
         hint = "write the path of a directory"
         report.add(join(path, "store"), f"{gateway.store!r} is not a path", value=gateway.store, hint=hint)
+    if gateway.body_limit > gateway.body_memory and report.sound(join(path, "body_memory")):
+        hint = "a body may be as large as `body_limit`; give `body_memory` room for several"
+        report.add(
+            join(path, "body_memory"),
+            "holds no body of the length that is allowed",
+            value=gateway.body_memory,
+            hint=hint,
+        )
     _check_keys(gateway.keys, join(path, "keys"), report)
 
 

@@ -8,6 +8,8 @@ Rules:
 - Back-pressure: when the client does not read, the sink's `write` waits, so the engine is not read either; and no next
   request of its is begun, so that pages it asks for and never reads do not pile up.
 - A stream is sent chunk by chunk, each in one write; a plain answer in one write with its length.
+- A request that is not all here is looked at as soon as its head is: who may not ask, or asks for more than there is room for,
+  is told before his body is read.  What is held of it is charged to `gateway.bodies`.
 - After a refusal of bytes that are still coming the connection lingers: it takes and drops them for a while, because closing
   a socket with unread bytes resets it, and the client would never read why.
 
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, cast
 
 from sits.core.errors import SitsError
 from sits.core.units import SECOND
+from sits.gateway.bodies import COUNTED_BYTES, no_room
 from sits.gateway.endpoints import PARSERS
 from sits.gateway.exchange import Headers
 from sits.gateway.http import (
@@ -32,7 +35,7 @@ from sits.gateway.http import (
     Event,
     HttpReader,
     Incoming,
-    ProtocolError,
+    Refusal,
     chunk_size,
     error_answer,
     head,
@@ -55,7 +58,8 @@ WRITE_BUFFER_BYTES = 256 * 1024
 """Bytes a client may be behind before its engine is held back."""
 
 LINGER_NS = 2 * SECOND
-"""How long bytes are still taken after a refusal."""
+LINGER_MAX = 512
+"""How long bytes are still taken after a refusal, and on how many connections at once; more are closed without."""
 
 
 class HttpSink:
@@ -87,6 +91,10 @@ class HttpSink:
         """Say the request's id also by the name Anthropic's clients look for."""
         self._names = (*ID_NAMES, b"\r\nrequest-id: ")
 
+    def in_pieces(self) -> None:
+        """Send what is written as it comes, whatever it is."""
+        self._streaming = True
+
     def start(self, status: int, content_type: bytes, headers: Headers = ()) -> None:
         """Prepare the head; it leaves with the first piece of the body."""
         name, server = self._name, self._connection.server
@@ -95,7 +103,7 @@ class HttpSink:
             parts += (what, name)
         for what, value in headers:
             parts += (b"\r\n", what, b": ", value)
-        if content_type.startswith(b"text/event-stream"):
+        if self._streaming or content_type.startswith(b"text/event-stream"):
             self._streaming = True
             self.close = self.close or not self.chunked or server.draining
             if self.chunked:
@@ -154,7 +162,11 @@ class Connection(asyncio.Protocol):
         self._queue: deque[Event] = deque()
         self.task: Strand | None = None
         self._answering: tuple[HttpSink, SitsError | None] | None = None
-        self._reading = True
+        self.reading = True
+        self._refusing = False
+        self._farewell: asyncio.TimerHandle | None = None
+        self.charged = self._slack = self._waiting = self._serving = 0
+        self._judged: Incoming | None = None
 
     # -- what the loop tells us ----------------------------------------------------------------------------------
 
@@ -170,17 +182,19 @@ class Connection(asyncio.Protocol):
         if reader.idle:
             self.since_ns = now_ns
         events = reader.feed(data, now_ns)
-        if not events:
-            return
-        free = self._answering is None and self.paused is None and not self._queue
-        if free and len(events) == 1 and type(events[0]) is Incoming:  # as nearly all requests come
+        if (  # as nearly all requests come: whole, small, and nothing before or behind them
+            len(events) == 1
+            and reader.idle
+            and not self.charged
+            and len(data) <= COUNTED_BYTES
+            and self._answering is None
+            and self.paused is None
+            and not self._queue
+            and type(events[0]) is Incoming
+        ):
             self._serve(events[0], None)
         else:
-            self._queue += events
-            self._next()
-            if self._queue and self._reading and self._crowded():
-                self._reading = False
-                self.transport.pause_reading()
+            self._take(events, len(data), now_ns)
 
     def eof_received(self) -> None:
         """The client will send no more: it has left."""
@@ -190,6 +204,11 @@ class Connection(asyncio.Protocol):
         self.server.connections.discard(self)
         self._queue.clear()
         self.reader.close()
+        self.server.bodies.let_go(self)
+        if self._farewell is not None:
+            self._farewell.cancel()  # it would hold us
+            self._farewell = None
+            self.server.lingering -= 1
         self.resume_writing()
         self.cancel("client_left")
 
@@ -213,9 +232,73 @@ class Connection(asyncio.Protocol):
 
     def linger(self) -> None:
         """Say that no more will come, take what still comes for a while, then close."""
-        if not self.transport.is_closing():
-            self.transport.write_eof()
-            self.server.loop.call_later(LINGER_NS / SECOND, self.transport.close)
+        server, transport = self.server, self.transport
+        if transport.is_closing() or self._farewell is not None:
+            return
+        if server.lingering >= LINGER_MAX:
+            transport.close()
+            return
+        server.lingering += 1
+        transport.write_eof()
+        self._farewell = server.loop.call_later(LINGER_NS / SECOND, transport.close)
+
+    def refuse(self, error: SitsError) -> None:
+        """Take no more of the request that is arriving, and say why."""
+        events: list[Event] = []
+        self.reader.refuse(error, events)
+        self._judged, self._slack = None, 0
+        self._weigh(0)
+        self._queue += events
+        self._next()
+
+    # -- requests that are not whole, not small, or not alone -------------------------------------------------------
+
+    def _take(self, events: list[Event], size: int, now_ns: int) -> None:
+        """`size` bytes came, and completed `events`: look at what is still arriving, find room for all, go on."""
+        for event in events:
+            if type(event) is Incoming:
+                self._waiting += len(event.body)
+        reader = self.reader
+        head = reader.arriving
+        if reader.idle or head is not None:
+            self._slack = 0
+        elif events:
+            self._slack = size  # how much of it is the beginning of the next head only llhttp knows
+        if head is not None and head is not self._judged:
+            try:
+                self.server.judge(head, now_ns)
+            except SitsError as error:
+                error.__traceback__ = None
+                reader.refuse(error, events)
+                head = None
+        self._judged = head
+        if not self._weigh(now_ns):
+            self._find_no_room(events, now_ns)
+        self._queue += events
+        self._next()
+        if self._queue and self.reading and self._crowded():
+            self.reading = False
+            self.transport.pause_reading()
+
+    def _weigh(self, now_ns: int) -> bool:
+        """Charge what is held; False when there is no room."""
+        reader = self.reader
+        size = reader.held + self._slack + self._waiting + self._serving
+        return self.server.bodies.hold(self, size, not reader.idle, now_ns)
+
+    def _find_no_room(self, events: list[Event], now_ns: int) -> None:
+        """Refuse what is arriving, or else what has just come whole."""
+        self.server.bodies.refused += 1
+        self._judged, self._slack = None, 0
+        self.reader.refuse(no_room(), events)
+        if self._weigh(now_ns):
+            return
+        whole = [event for event in events if type(event) is Incoming]
+        for request in whole:
+            self._waiting -= len(request.body)
+            request.body = b""
+        events[:] = [Refusal(no_room(), whole[0], now_ns)]
+        self._weigh(now_ns)
 
     # -- one request after the other -----------------------------------------------------------------------------
 
@@ -228,26 +311,35 @@ class Connection(asyncio.Protocol):
         ):
             event = self._queue.popleft()
             if isinstance(event, Incoming):
+                self._serving = len(event.body)
+                self._waiting -= self._serving
                 self._serve(event, None)
             elif isinstance(event, Continue):
                 self.transport.write(CONTINUE)
-            elif event.request is not None:
-                event.request.keep_alive = False
-                self._serve(event.request, event.error)
             else:
-                self.server.bad_requests += 1
-                self.transport.write(error_answer(event.error, close=True))
-                self.linger()
-        if not self._reading and not self._crowded() and not self.transport.is_closing():
-            self._reading = True
+                self._refusing = True
+                self._say_why(event)
+        if self.charged:
+            if self._answering is None:
+                self._serving = 0
+            self._weigh(0)
+        if not self.reading and not self._crowded() and not self.transport.is_closing():
+            self.reading = True
+            self.since_ns = self.server.now_ns()  # what came late by our doing is not late
             self.transport.resume_reading()
+
+    def _say_why(self, refusal: Refusal) -> None:
+        if refusal.request is not None:
+            refusal.request.keep_alive = False
+            self._serve(refusal.request, refusal.error)
+        else:
+            self.server.bad_requests += 1
+            self.transport.write(error_answer(refusal.error, close=True))
+            self.linger()
 
     def _crowded(self) -> bool:
         """Whether enough waits here already."""
-        if len(self._queue) > PIPELINED_MAX:
-            return True
-        waiting = (len(event.body) for event in self._queue if isinstance(event, Incoming))
-        return sum(waiting) > PIPELINED_BYTES
+        return len(self._queue) > PIPELINED_MAX or self._waiting > PIPELINED_BYTES
 
     def _serve(self, incoming: Incoming, problem: SitsError | None) -> None:
         path = incoming.target
@@ -278,7 +370,9 @@ class Connection(asyncio.Protocol):
                     self.task = strand
                 return
             self._write_page(incoming, page, close)
-        if close:
+        if self._refusing:
+            self.linger()
+        elif close:
             self.transport.close()
 
     async def _late_page(self, incoming: Incoming, page: "Awaitable[Page]", sink: HttpSink) -> None:
@@ -303,6 +397,9 @@ class Connection(asyncio.Protocol):
         waited = self.task is not None  # else `_next` itself called, and goes on with the next one
         (sink, problem), self._answering, self.task = self._answering, None, None
         self.since_ns = self.server.now_ns()
+        if self.charged:
+            self._serving = 0
+            self._weigh(0)
         if error is None and problem is None:
             if sink.close or self.server.draining:
                 self.transport.close()
@@ -313,7 +410,7 @@ class Connection(asyncio.Protocol):
         elif error is not None:
             self.transport.abort()
             self.server.loop.call_exception_handler({"message": "bug in the server", "exception": error})
-        elif isinstance(problem, ProtocolError):
+        elif self._refusing:
             self.linger()
         elif sink.close or self.server.draining:
             self.transport.close()

@@ -300,7 +300,7 @@ class HttpReader:
         self._dead = True
         events[:] = [event for event in events if isinstance(event, Incoming)]
         events.append(Refusal(error, self._request, self._recv_ns or self._now_ns))
-        self._body, self._raw = b"", 0
+        self._body, self._raw, self._request, self.idle = b"", 0, None, True
 
 
 def _too_many() -> ProtocolError:

@@ -2,7 +2,9 @@
 
 Rules:
 - A request's head and body become a `Request`; what cannot be read goes through the pipeline all the same, as a refusal.
-- A client that does not read for `STALL_NS`, sends nothing for `IDLE_NS`, or takes over `REQUEST_NS` for a request is cut off.
+- A client that does not read for `STALL_NS`, sends nothing for `IDLE_NS`, or takes over `HEAD_NS` for a head or `REQUEST_NS` for a whole
+  request is cut off.
+- Of a request whose body is still coming the head is judged: the key, the path, and whether there is room for it.
 - `drain` stops listening, lets what runs finish within `drain_timeout`, and cancels the rest.
 - `swap` replaces the configuration between two requests: what runs ends on the gateway it began on, what comes next begins on the new one,
   and every answer says which (`x-sits-generation`).
@@ -27,13 +29,13 @@ from sits.core.timeline import Timeline
 from sits.core.units import SECOND
 from sits.gateway.anthropic_api import forwarded
 from sits.gateway.anthropic_api import models_page as anthropic_models_page
+from sits.gateway.bodies import Bodies, no_room
 from sits.gateway.connection import Connection, HttpSink
 from sits.gateway.endpoints import ANTHROPIC, PARSERS, hint, prompt_hash
 from sits.gateway.exchange import Exchange
 from sits.gateway.http import (
     Incoming,
     ProtocolError,
-    error_answer,
 )
 from sits.gateway.metrics import Vitals, added, engine_label, page
 from sits.gateway.openai_api import models_page
@@ -42,12 +44,16 @@ from sits.gateway.relay import MEASURED
 from sits.gateway.trace import Ids, begun, continued
 
 IDLE_NS = 300 * SECOND
+HEAD_NS = 20 * SECOND
 REQUEST_NS = 120 * SECOND
 STALL_NS = 120 * SECOND
 SWEEP_NS = 5 * SECOND
 """How often silent, slow and stalled connections are looked for."""
 
 BACKLOG = 4096
+
+PAGE_BODY_BYTES = 16 * 1024
+"""A body nobody reads, that of a request for a page, may be announced to be so long."""
 
 DRAIN_POLL_S = 0.01
 RETIRE_S = 0.1
@@ -62,20 +68,30 @@ _PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
 Page = tuple[int, bytes, bytes]
 """Status, content type and body of what is not an exchange."""
 
+Pages = Mapping[bytes, Callable[[], Page | Awaitable[Page]]]
+NO_PAGES: Pages = {}
+
 
 class Server:
     """The gateway on a TCP port.
 
-    `await start()` listens and returns the address, `await drain()` ends well.  Port 0 picks a free one.  `metrics` gives the Prometheus page where this process is not all of the gateway.
+    `await start()` listens and returns the address, `await drain()` ends well.  Port 0 picks a free one.  `metrics` gives the Prometheus page where this process is not all of the gateway,
+    `pages` what else can be got, by path.
     """
 
     def __init__(
-        self, gateway: Gateway, fleet: Fleet, metrics: Callable[[], Awaitable[bytes]] | None = None
+        self,
+        gateway: Gateway,
+        fleet: Fleet,
+        metrics: Callable[[], Awaitable[bytes]] | None = None,
+        pages: Pages = NO_PAGES,
     ) -> None:
         self.now_ns = gateway.world.now_ns
         self.connections: set[Connection] = set()
         self.draining = False
         self.bad_requests = 0
+        self.lingering = 0
+        self.bodies = Bodies(fleet.gateway.body_memory)
         self.loop: asyncio.AbstractEventLoop = cast("asyncio.AbstractEventLoop", None)
         self._listeners: list[asyncio.Server] = []
         self._leaving: list[Gateway] = []
@@ -84,7 +100,8 @@ class Server:
         self._sweeper: asyncio.TimerHandle | None = None
         self._metrics = metrics
         self._adopt(gateway, fleet)
-        self._pages: dict[bytes, Callable[[], Page | Awaitable[Page]]] = {
+        self._pages: Pages = {
+            **pages,
             b"/healthz": lambda: (200, _JSON, b'{"status":"alive"}'),
             b"/readyz": self._ready,
             b"/metrics": self._metrics_page,
@@ -124,6 +141,7 @@ class Server:
     def _adopt(self, gateway: Gateway, fleet: Fleet) -> None:
         self.gateway = gateway
         self.fleet = fleet
+        self.bodies.limit = fleet.gateway.body_memory
         name = gateway.generation
         self.stamp = b"\r\nx-sits-generation: %b" % name.encode() if name else b""
         self._prefixes = fleet.policy.route.prefix_affinity > 0
@@ -203,6 +221,27 @@ class Server:
         work = self.gateway.handle(request, timeline, sink, headers=incoming.headers, problem=problem)
         return sink, problem, work
 
+    def judge(self, head: Incoming, now_ns: int) -> None:
+        """Do nothing if the rest of this request may come.
+
+        Raises:
+            AuthError, AccessError, UnknownError, ProtocolError: it would be refused anyway.
+            CapacityError: there is no room for what it announces.
+
+        """
+        path, told = head.path, head.headers.get(b"content-length")
+        size = int(told or 0)
+        if path in PARSERS and head.method == b"POST":
+            self.gateway.access.identify(head.headers.get(b"authorization"), head.headers.get(b"x-api-key"))
+        else:
+            self._check_page(head, path)
+            if told is None or size > PAGE_BODY_BYTES:
+                shown = path.decode(errors="replace")
+                raise ProtocolError(413, f"a request for {shown} needs no body", "body_too_large")
+        if not self.bodies.fits(size, now_ns):
+            self.bodies.refused += 1
+            raise no_room()
+
     def page(self, incoming: Incoming, path: bytes) -> Page | Awaitable[Page]:
         """One of the pages that are not exchanges.
 
@@ -210,20 +249,23 @@ class Server:
             UnknownError: no such path.  ProtocolError: 405.  AuthError: /v1/models without a key.
 
         """
-        listing = path == b"/v1/models"
-        if path in PARSERS or ((listing or path in self._pages) and incoming.method not in (b"GET", b"HEAD")):
+        self._check_page(incoming, path)
+        if path == b"/v1/models":
+            page_of = anthropic_models_page if b"anthropic-version" in incoming.headers else models_page
+            return 200, _JSON, page_of(self._models(incoming.headers))
+        return self._pages[path]()
+
+    def _check_page(self, incoming: Incoming, path: bytes) -> None:
+        known = path in self._pages or path == b"/v1/models"
+        if path in PARSERS or (known and incoming.method not in (b"GET", b"HEAD")):
             raise ProtocolError(
                 405,
                 f"{incoming.method.decode()} is not how {path.decode(errors='replace')} is asked",
                 "method",
             )
-        if listing:
-            page_of = anthropic_models_page if b"anthropic-version" in incoming.headers else models_page
-            return 200, _JSON, page_of(self._models(incoming.headers))
-        if path not in self._pages:
+        if not known:
             shown = path.decode(errors="replace")[:80]
             raise UnknownError(f"no such path: {shown}", code="unknown_path", hint=hint(path))
-        return self._pages[path]()
 
     def _models(self, headers: Mapping[bytes, bytes]) -> list[str]:
         """The names a caller may ask for.  Raises AuthError."""
@@ -272,6 +314,8 @@ class Server:
         mine: Vitals = {
             "sits_connections": {"": len(self.connections)},
             "sits_bad_requests_total": {"": self.bad_requests},
+            "sits_request_bytes": {"": self.bodies.held},
+            "sits_requests_without_room_total": {"": self.bodies.refused},
         }
         held: list[Vitals] = [
             {"sits_window_pending": {engine_label(name): n for name, n in old.pending().items()}}
@@ -306,16 +350,14 @@ class Server:
             if leaving or (connection.paused is not None and now_ns - connection.paused_ns > STALL_NS):
                 connection.transport.abort()  # closing waits for the last bytes to be read, for ever if need be
                 continue
-            if connection.task is not None:
-                continue
-            idle = connection.reader.idle
-            if now_ns - connection.since_ns > (IDLE_NS if idle else REQUEST_NS):
-                if not idle:
-                    late = ProtocolError(
-                        408, f"the request took over {REQUEST_NS // SECOND} s to arrive", "timeout"
-                    )
-                    connection.transport.write(error_answer(late, close=True))
-                connection.transport.close()
+            since_ns, reader = now_ns - connection.since_ns, connection.reader
+            limit_ns = HEAD_NS if reader.arriving is None else REQUEST_NS
+            if reader.idle:
+                if connection.task is None and since_ns > IDLE_NS:
+                    connection.transport.close()
+            elif since_ns > limit_ns and connection.reading:
+                shown = f"the request took over {limit_ns // SECOND} s to arrive"
+                connection.refuse(ProtocolError(408, shown, "timeout"))
         self._sweeper = self.loop.call_later(SWEEP_NS / SECOND, self._sweep)
 
 
