@@ -233,6 +233,21 @@ def test_without_quotas_there_is_no_stage_and_no_ledger(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_names_that_callers_invent_take_no_memory(tmp_path):
+    each = Quota(name="model", tokens=10**6, per="1h", each=("model",))
+
+    async def scene(house):
+        for i in range(300):
+            await house.ask(model=f"invented-{i}" * 50)
+        await house.ask()
+        quotas = house.gateway.quotas
+        assert len(quotas.book.lines) == len(quotas._slots) == 2
+        accounts = [row.account for row in house.service.rows()]
+        assert accounts == ["model|tokens|1h|model=", "model|tokens|1h|model=m"]
+
+    play(tmp_path, scene, Script("e", *TOKENS), quotas=(each,))
+
+
 def test_what_is_counted_is_on_the_page(tmp_path):
     gateway = Gateway(RealWorld(), fleet_of(HOUR), {}, MemoryRecorder())
     service = LedgerService(fleet_of(), RealWorld(), tmp_path)

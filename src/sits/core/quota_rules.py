@@ -68,7 +68,7 @@ def check_quotas(fleet: Fleet, path: str, report: Report) -> None:
 
 
 def asked_names(fleet: Fleet) -> frozenset[str]:
-    """The names callers can ask for: what engines serve, and what routes and releases take."""
+    """The names callers can ask for: what engines serve or can load, and what routes and releases take."""
     routes = {rule.match.model for rule in fleet.routes}
     releases = {release.model for release in fleet.policy.releases}
     return frozenset({*served_names(fleet)} | routes | releases) - {""}

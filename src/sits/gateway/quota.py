@@ -20,6 +20,7 @@ from sits.core.decision import Decision
 from sits.core.errors import BugError, SitsError
 from sits.core.fleet import Fleet
 from sits.core.ports import World
+from sits.core.quota_rules import asked_names
 from sits.gateway.exchange import UNKNOWN_OUTPUT_TOKENS, Exchange
 from sits.gateway.ledger.book import Book
 from sits.gateway.ledger.client import Client
@@ -111,14 +112,15 @@ def quotas_of(fleet: Fleet, world: World, ask: Ask | None, before: Quotas | None
     """
     if not fleet.quotas:
         return None
-    ledger = fleet.ledger
+    ledger, models = fleet.ledger, asked_names(fleet)
     if before is not None:
         before.client.adopt(ledger.report, ledger.wait, ledger.on_outage)
-        return Quotas(fleet.quotas, before.client, before)
+        return Quotas(fleet.quotas, before.client, models=models, before=before)
     lines = Lines(f"{world.nonce():016x}", world.wall_ns() - world.now_ns())
     book = Book(lines, ledger.on_outage)
     carry = Embedded(world, ledger.lease, None).answer if ask is None else _carrier(ask)
-    return Quotas(fleet.quotas, Client(world, book, carry, report_ns=ledger.report, wait_ns=ledger.wait))
+    client = Client(world, book, carry, report_ns=ledger.report, wait_ns=ledger.wait)
+    return Quotas(fleet.quotas, client, models=models)
 
 
 def _carrier(ask: Ask) -> Callable[[LeaseAsk], Awaitable[Answer]]:

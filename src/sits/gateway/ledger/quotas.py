@@ -2,7 +2,8 @@
 
 A `Quotas` has the meters of its generation and the slots of callers seen; the book and the client behind it belong to the
 process and outlive generations, so requests of an old one are settled as they were reserved.  `before` is the generation they
-come from.
+come from.  `models` are the names that can be asked for: all others share one balance where there is one for each, and none is
+remembered, for callers may send whatever they like.
 
 ```
 decision = quotas.reserve(request.id, caller, model, input_tokens, output_tokens, now_ns)
@@ -33,6 +34,9 @@ from sits.policy.quota import UNLIMITED, compile_quotas
 CALLERS_MAX = 16_384
 """Callers (with the model they ask for) whose slots are remembered."""
 
+CALLER_CHARACTERS = 600
+"""Callers with longer names are looked up anew each time."""
+
 RETRY_LEDGER_S = 1.0
 
 _TOKENS = (b"x-ratelimit-limit-tokens", b"x-ratelimit-remaining-tokens", b"x-ratelimit-reset-tokens")
@@ -50,8 +54,16 @@ _WHY = {
 class Quotas:
     """Who is charged what, by one generation of the configuration."""
 
-    def __init__(self, quotas: Iterable[Quota], client: Client, before: "Quotas | None" = None) -> None:
+    def __init__(
+        self,
+        quotas: Iterable[Quota],
+        client: Client,
+        *,
+        models: frozenset[str] | None = None,
+        before: "Quotas | None" = None,
+    ) -> None:
         self.client = client
+        self._models = models
         self._before = before
         self._handed_on = False
         self.book = client.book
@@ -123,10 +135,13 @@ class Quotas:
         return found if requests is None else found + _headers(requests, _REQUESTS, wall_ns)
 
     def _find(self, caller: Caller, model: str) -> tuple[Slot, ...]:
+        if self._models is not None and model not in self._models:
+            model = ""
         slots = self._slots.get((caller, model))
         if slots is None:
             slots = self.book.lines.slots(self._meters, caller, model)
-            self._slots.put((caller, model), slots)
+            if len(caller.tenant) + len(caller.team) + len(caller.key_id) <= CALLER_CHARACTERS:
+                self._slots.put((caller, model), slots)
         return slots
 
 
