@@ -98,6 +98,11 @@ def state(fleet: Fleet, now_wall_ns: int) -> dict[str, Any]:
     return state_of(fleet, read_book(Path(fleet.gateway.store)), now_wall_ns)
 
 
+def board_json(fleet: Fleet, book: Book | None, now_wall_ns: int) -> bytes:
+    """What there is to show, as the page asks for it."""
+    return json.dumps(state_of(fleet, book, now_wall_ns), allow_nan=False).encode()
+
+
 def page(told: dict[str, Any] | None = None) -> bytes:
     """The page; with `told`, of that state for good."""
     text = _template()

@@ -8,7 +8,7 @@ Deliberately absent: links, and whose rows they are.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +33,19 @@ RETAIN_NS = 7 * 24 * 3600 * SECOND
 
 
 class Books:
-    """The store in `path`, open and written to from now on.
+    """The store in `path`, open and written to from now on.  `see` is shown the rows of requests, once each.
 
     Raises:
         SitsError: it cannot be opened.
 
     """
 
-    def __init__(self, path: Path, world: World) -> None:
+    def __init__(self, path: Path, world: World, see: Callable[[Sequence[Packed]], None]) -> None:
         makers = {name: functools.partial(plain_columns, name) for name in TABLES}
         makers["requests"] = functools.partial(request_columns, world=world)
         self._arrivals = {name: Arrivals(ROWS_MAX, make) for name, make in makers.items()}
         self._unfolded: list[Packed] = []
+        self._see = see
         self._metrics = Metrics()
         self._store = DuckStore(path, world=world)
         self._writer = StoreWriter(self._store, self._arrivals, period_s=WRITE_S, retain_ns=RETAIN_NS)
@@ -63,6 +64,7 @@ class Books:
         """Count what has come; not batch by batch, for the more at once, the cheaper."""
         parts, self._unfolded = self._unfolded, []
         self._metrics.fold(parts)
+        self._see(parts)
 
     @property
     def completed(self) -> int:

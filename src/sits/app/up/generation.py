@@ -30,6 +30,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         number: how many there have been; name: digest of `fleet`, as answers carry it; run_id: of the rows recorded under it.
+        written: what the file says; fleet: what is served, with the weights its shift has come to.
         slots: where each engine is counted (see `gateway.shared`).
 
     """
@@ -38,6 +39,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     run_id: str
     fleet: Fleet
+    written: Fleet
     slots: dict[str, int]
 
     @property
@@ -69,11 +71,26 @@ def read(path: Path, workers: int | None = None) -> Fleet:
     return fleet
 
 
-def generation(number: int, fleet: Fleet, slots: dict[str, int], world: World) -> Generation:
-    """The next one."""
+def generation(number: int, written: Fleet, slots: dict[str, int], world: World) -> Generation:
+    """The next one, of what a file says.
+
+    Raises:
+        ConfigError: the book of its shift cannot be read.
+
+    """
+    fleet = shifted(written)
     name = digest(fleet)[:NAME_CHARACTERS]
     run_id = f"{fleet.name}-{world.wall_ns() // SECOND}-{name}"
-    return Generation(number=number, name=name, run_id=run_id, fleet=fleet, slots=slots)
+    return Generation(number=number, name=name, run_id=run_id, fleet=fleet, written=written, slots=slots)
+
+
+def shifted(written: Fleet) -> Fleet:
+    """What a file says, with the weights its shift has come to: a gateway that starts again goes on from there."""
+    if written.shift is None:
+        return written
+    from sits.app.shift.book import overlaid, read_book  # noqa: PLC0415  (only where it is needed)
+
+    return overlaid(written, read_book(Path(written.gateway.store)))
 
 
 def check_change(before: Fleet, after: Fleet, path: Path) -> None:

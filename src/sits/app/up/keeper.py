@@ -2,7 +2,7 @@
 
 ```
 rows of workers ──> books: metrics (a fold) and store     engines ──scrape──> states to workers, signals to the books
-questions of workers ──> the metrics page, and the services (app.up.services)
+questions of workers ──> the pages, and the services (app.up.services)      a shift that has come to other weights ──> the supervisor
 ```
 Questions are answered from the first moment; books and watch (numpy, duckdb) are opened in a thread meanwhile, and rows wait for them.
 It may die: workers go on answering, hold what they can and count what they must drop, and the next keeper goes on with their links.  Its
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from sits.app.shift.shifting import Shifting
 from sits.app.up.generation import Generation, unpack
 from sits.app.up.link import Hear, Link, Serve
 from sits.app.up.services import Services
@@ -80,8 +81,9 @@ class Keeper:
         self._path = path = Path(first.fleet.gateway.store)
         self._generation = first
         self._services = Services(self.world, path, self._tell)
+        self._shifting = Shifting(path, self.world, self._say, self._services.adapter_loads)
         self._links = self._linked()
-        supervisor = Link(
+        self._supervisor = supervisor = Link(
             self.desk.supervisor,
             {"generation": self._adopt, "about": self._hear_about, "finish": lambda _: self._finished.set()},
         )
@@ -117,6 +119,7 @@ class Keeper:
             }
             serves: dict[str, Serve] = {
                 "page": self._page,
+                "board": self._board,
                 "lease": functools.partial(self._services.lend, worker),
             }
             return Link(end, hears, serves, functools.partial(ended, worker))
@@ -128,7 +131,7 @@ class Keeper:
         from sits.app.up.watch import Watch  # noqa: PLC0415
 
         self._watch = Watch(self.world, self._observed, self._say)
-        return Books(self._path, self.world)
+        return Books(self._path, self.world, self._shifting.see)
 
     def _tell(self, worker: int, kind: str, body: Any) -> None:
         self._links[worker].send(kind, body)
@@ -144,6 +147,10 @@ class Keeper:
 
     def _serve(self, new: Generation) -> None:
         assert self._watch is not None
+        try:
+            self._shifting.adopt(new.written)
+        except SitsError as error:  # what is served goes on; the shift does not
+            self._say(f"keeper: {error}")
         (self._path / f"fleet-{new.name}.yaml").write_text(dump_fleet(new.fleet))
         self._watch.adopt(new.fleet)
 
@@ -157,6 +164,8 @@ class Keeper:
         self._known[worker] = vitals
         if self._books is not None:
             self._books.fold()  # once a second, for each worker tells them so often
+            if self._shifting.look():
+                self._supervisor.send("reload")
 
     def _hear_about(self, body: Any) -> None:
         """What workers that are no more had counted stays counted."""
@@ -198,6 +207,10 @@ class Keeper:
         engines = engine_vitals(self.desk.shared, self._generation.slots, self.world.now_ns())
         books = {} if self._books is None else self._books.vitals()
         return page(added((mine, engines, books, self._services.vitals(), self._past, *self._known.values())))
+
+    async def _board(self, _: object) -> bytes:
+        """What the shift board shows."""
+        return self._shifting.board(self._generation.written)
 
 
 def resident_bytes(pid: int) -> int:

@@ -84,6 +84,19 @@ class Services:
         adapters = {} if self._adapters is None else self._adapters.keeper.vitals()
         return added((ledger, adapters))
 
+    def adapter_loads(self) -> dict[str, tuple[int, int]]:
+        """Loads of runtime adapters that have ended, and that failed, by adapter."""
+        found: dict[str, tuple[int, int]] = {}
+        if self._adapters is None:
+            return found
+        counts = self._adapters.keeper.counts
+        for (_, adapter), n in counts.succeeded.items():
+            found[adapter] = (found.get(adapter, (0, 0))[0] + n, found.get(adapter, (0, 0))[1])
+        for (_, adapter, _), n in counts.failed.items():
+            ended, failed = found.get(adapter, (0, 0))
+            found[adapter] = (ended + n, failed + n)
+        return found
+
     async def close(self) -> None:
         """Write down what is to be kept."""
         for service in (self._adapters, self._ledger):

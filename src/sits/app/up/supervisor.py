@@ -179,6 +179,8 @@ class Supervisor:
             elif kind == "refused":
                 self.say(f"{child.name} cannot take generation {body[0]} and is started again: {body[1]}")
                 child.signal(signal.SIGTERM)
+            elif kind == "reload":  # a shift has come to other weights
+                self._reload()
             elif kind == "drained":
                 self._last_words = tuple(body)
 
@@ -343,12 +345,12 @@ class Supervisor:
         self._tell_keeper()
 
     def _next_generation(self) -> Generation | None:
-        fleet = read(self.path, self._override)
-        if fleet == self.current.fleet:
+        written = read(self.path, self._override)
+        check_change(self.current.written, written, self.path)
+        slots = assign_slots(self.shared, self.current.slots, [engine.name for engine in written.engines])
+        new = generation(self.current.number + 1, written, slots, self.world)
+        if new.fleet == self.current.fleet:
             return None
-        check_change(self.current.fleet, fleet, self.path)
-        slots = assign_slots(self.shared, self.current.slots, [engine.name for engine in fleet.engines])
-        new = generation(self.current.number + 1, fleet, slots, self.world)
         tried_out(new, self.world)
         return new
 

@@ -32,7 +32,7 @@ from sits.core.ports import Engine, World
 from sits.gateway.metrics import Vitals
 from sits.gateway.pipeline import Gateway
 from sits.gateway.places import Place
-from sits.gateway.server import Server
+from sits.gateway.server import Page, Pages, Server
 from sits.gateway.shared import Shared
 from sits.wire import build_engine
 
@@ -88,7 +88,8 @@ class Worker:
             from sits.app.up import emulated  # noqa: PLC0415  # numpy and a compiled kernel
 
             self._pretence = emulated.prepare(self.world, self._outbox)
-        self._server = server = Server(self._gateway(first, None), first.fleet, self._page)
+        pages: Pages = {b"/board/shift": self._board, b"/board/shift.json": self._board_state}
+        self._server = server = Server(self._gateway(first, None), first.fleet, self._page, pages)
 
         def told() -> None:
             if stop.is_set():
@@ -174,6 +175,14 @@ class Worker:
         self._keeper.send("vitals", self._vitals())
         page: bytes = await self._keeper.ask("page")
         return page
+
+    def _board(self) -> Page:
+        from sits.app.shift.board import page  # noqa: PLC0415  (when somebody looks)
+
+        return 200, b"text/html; charset=utf-8", page()
+
+    async def _board_state(self) -> Page:
+        return 200, b"application/json", await self._keeper.ask("board")
 
     def _tell_vitals(self) -> None:
         self._ticks += 1
