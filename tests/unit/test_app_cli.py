@@ -78,7 +78,15 @@ def test_every_command_explains_itself(run, command):
     code, out, err = run(command, "--help")
     assert (code, err) == (0, "")
     assert out.startswith(f"Usage: sitsctl {command}")
-    inner = {"plan": "kv", "keys": "new", "access": "check", "adapters": "status", "quota": "show", "shift": "status", "import": "litellm"}
+    inner = {
+        "plan": "kv",
+        "keys": "new",
+        "access": "check",
+        "adapters": "status",
+        "quota": "show",
+        "shift": "status",
+        "import": "litellm",
+    }
     if command in inner:  # a group: its commands have it
         assert "--json" in run(command, inner[command], "--help")[1]
     elif command not in ("up", "reload"):
@@ -236,7 +244,7 @@ def test_up_serves_the_file(run, called, tmp_path):
 
 
 def test_check_says_good_or_every_problem(run, tmp_path):
-    (tmp_path / "good.yaml").write_text(dump_fleet(fleet(fixed=False)))
+    (tmp_path / "good.yaml").write_text(dump_fleet(fleet(fixed=True)))
     code, out, err = run("check", "good.yaml")
     assert (code, err) == (0, "")
     assert out.startswith("good.yaml: good; 4 engines, configuration ")
@@ -253,6 +261,22 @@ def test_check_says_good_or_every_problem(run, tmp_path):
     problems = json.loads(out)["problems"]
     assert [one["field"] for one in problems] == ["engine", "engines[0].kind"]
     assert problems[0]["where"] == "bad.yaml:2"
+
+
+def test_check_warns_of_what_works_and_is_most_likely_not_meant(run, tmp_path):
+    engine = "{kind: openai, name: e, url: 'http://h', models: [m]}"
+    routes = "[{name: all}, {name: never, match: {model: m}}]"
+    (tmp_path / "odd.yaml").write_text(f"name: x\nroutes: {routes}\nengines: [{engine}]\n")
+    code, out, err = run("check", "odd.yaml")
+    assert code == 0
+    assert out.startswith("odd.yaml: good")
+    assert (
+        err
+        == "odd.yaml: warning: routes[1] 'never' never gets a request: routes[0] 'all' takes all of them first\n"
+    )
+    assert json.loads(run("check", "--json", "odd.yaml")[1])["warnings"] == [
+        err.partition("warning: ")[2].strip()
+    ]
 
 
 def test_check_of_something_that_is_no_text(run, tmp_path):

@@ -18,9 +18,10 @@ DONE, USAGE = 0, 2
 def check(fleet: Path, as_json: bool) -> int:
     """Check FLEET (a fleet.yaml) and name every problem, one a line.  Exits with 2 when there is one.
 
-    Routes that never get a request are told as warnings.
+    Routes that never get a request, and windows that only cost time, are told as warnings.
     """
     from sits.app import output  # noqa: PLC0415
+    from sits.app.window_warnings import window_warnings  # noqa: PLC0415
     from sits.core.config import digest, load_fleet  # noqa: PLC0415
     from sits.core.errors import ConfigError, ConfigErrors  # noqa: PLC0415
     from sits.policy.shadow import warnings  # noqa: PLC0415
@@ -35,7 +36,7 @@ def check(fleet: Path, as_json: bool) -> int:
             for one in problems:
                 click.echo(str(one), err=True)
         return USAGE
-    name, told = digest(tree), warnings(tree)
+    name, told = digest(tree), [*warnings(tree), *window_warnings(tree)]
     if as_json:
         output.print_json(
             {"ok": True, "name": tree.name, "digest": name, "engines": len(tree.engines), "warnings": told}
