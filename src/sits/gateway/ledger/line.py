@@ -45,11 +45,14 @@ class Line:
     """
 
     __slots__ = (
+        "_reset_s",
+        "_reset_text",
         "account",
         "base",
         "block",
         "dry_ns",
         "elsewhere",
+        "ends_wall_ns",
         "free",
         "granted",
         "heard_seq",
@@ -57,6 +60,7 @@ class Line:
         "hungry_ns",
         "left",
         "life",
+        "limit_text",
         "low",
         "meter",
         "moved",
@@ -96,12 +100,16 @@ class Line:
         self.moved = 0
         self.moved_ns = self.hungry_ns = since_ns
         self.total = 0
+        self.limit_text = b""
+        self.ends_wall_ns = meter.ends_ns(window)
+        self._reset_s, self._reset_text = -1, b""
         self.meter = meter
         self.measure(meter)
 
     def measure(self, meter: Meter) -> None:
         """Count by `meter` from now on: the first one, or that of a new configuration."""
         self.total += meter.limit - (self.meter.limit if self.total else 0)
+        self.limit_text = b"%d" % self.total
         self.dry_ns = 0
         self.meter = meter
         self.w_input, self.w_output, self.w_cached, self.base = (
@@ -200,6 +208,7 @@ class Line:
             told.elsewhere,
             told.scarce,
         )
+        self.limit_text = b"%d" % told.total
         self.low = min(self.block, self.left) // 2
         refused = 0 < self.need_seq <= told.seq and told.free < min(self.waits, default=0) - self.left
         self.dry_ns = now_ns + DRY_NS if refused else 0
@@ -218,14 +227,16 @@ class Line:
         """Whether the authority has yet to hear of something that was used or returned."""
         return self.used != self.told_used or self.returned != self.told_returned
 
-    @property
-    def remaining(self) -> int:
-        """What a request might still get: what is here, and what the authority had when it last spoke."""
-        return max(0, self.left + self.free)
-
     def tighter(self, other: "Line") -> bool:
-        """Whether a smaller part of this balance remains."""
-        return self.remaining * other.total < other.remaining * self.total
+        """Whether a smaller part of this balance remains: here, and at the authority when it last spoke."""
+        return (self.left + self.free) * other.total < (other.left + other.free) * self.total
+
+    def reset_text(self, wall_ns: int) -> bytes:
+        """Seconds to the end of the window, rounded up, as a header has them; made once a second."""
+        second = (self.ends_wall_ns - wall_ns - 1) // SECOND + 1
+        if second != self._reset_s:
+            self._reset_s, self._reset_text = second, b"%ds" % max(0, second)
+        return self._reset_text
 
     @property
     def settled(self) -> bool:

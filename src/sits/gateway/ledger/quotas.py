@@ -19,7 +19,7 @@ Deliberately absent: how many tokens a request may take; the pipeline knows that
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from sits.core.caller import Caller
 from sits.core.decision import Decision
@@ -28,7 +28,7 @@ from sits.core.fleet_quota import Quota
 from sits.core.remember import Remember
 from sits.core.units import SECOND, show_duration
 from sits.gateway.ledger.client import Client
-from sits.gateway.ledger.line import NOTHING, Line, Slot
+from sits.gateway.ledger.line import NOTHING, Slot
 from sits.policy.quota import UNLIMITED, compile_quotas
 
 CALLERS_MAX = 16_384
@@ -131,8 +131,15 @@ class Quotas:
             else:
                 requests = line if requests is None or line.tighter(requests) else requests
         wall_ns = now_ns + self.book.lines.offset_ns
-        found = [] if tokens is None else _headers(tokens, _TOKENS, wall_ns)
-        return found if requests is None else found + _headers(requests, _REQUESTS, wall_ns)
+        found: list[tuple[bytes, bytes]] = []
+        for one, (limit, remaining, reset) in ((tokens, _TOKENS), (requests, _REQUESTS)):
+            if one is not None:
+                left = one.left + one.free
+                found.append((limit, one.limit_text))
+                found.append((remaining, b"%d" % left if left > 0 else b"0"))
+                if one.meter.per_ns:
+                    found.append((reset, one.reset_text(wall_ns)))
+        return found
 
     def _find(self, caller: Caller, model: str) -> tuple[Slot, ...]:
         if self._models is not None and model not in self._models:
@@ -143,16 +150,6 @@ class Quotas:
             if len(caller.tenant) + len(caller.team) + len(caller.key_id) <= CALLER_CHARACTERS:
                 self._slots.put((caller, model), slots)
         return slots
-
-
-def _headers(line: Line, names: Sequence[bytes], wall_ns: int) -> list[tuple[bytes, bytes]]:
-    limit, remaining, reset = names
-    found = [(limit, b"%d" % line.total), (remaining, b"%d" % line.remaining)]
-    meter = line.meter
-    if meter.per_ns:
-        left_ns = (line.window + 1) * meter.per_ns - wall_ns
-        found.append((reset, b"%ds" % (max(0, left_ns + SECOND - 1) // SECOND)))
-    return found
 
 
 def refusal(decision: Decision) -> SitsError:
