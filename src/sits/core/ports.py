@@ -24,7 +24,7 @@ class World(Protocol):
         """Monotonic nanoseconds; the only time latencies are computed from."""
 
     def wall_ns(self) -> int:
-        """Wall-clock nanoseconds since the epoch, for display only."""
+        """Wall-clock nanoseconds since the epoch: for display, and for windows people see; never for latencies."""
 
     def rng(self, stream: str) -> "np.random.Generator":
         """The named random stream; drawing more in one stream does not move another."""
