@@ -105,7 +105,7 @@ def test_the_gateway_holds_as_the_replay_says(config, gaps):
     """The same window, pace and engine in the gateway on a virtual clock and in the replay: the same waits, to the nanosecond."""
     times, now = [], 0
     for i, gap in enumerate(gaps):
-        now += gap * MS + i  # no two things at one instant, whose order the two need not share
+        now += gap * MS + 1009 * (i + 1)  # no two things at one instant, whose order the two need not share
         times.append(now)
     fixed, item = 7 * MS + 333, MS
 

@@ -163,11 +163,7 @@ class Holder:
         waiting.append(seat)
         if self._due_is_set and 1 < len(waiting) < self.config.max_batch:
             return seat
-        until_ns = self._until_ns()
-        if until_ns <= now_ns:
-            self._send(now_ns)
-        elif self._timer is None or until_ns < self._due_ns:
-            self._arm(until_ns, now_ns)
+        self._send_or_wait(now_ns)
         return seat
 
     def left(self, seat: Seat) -> None:
@@ -188,8 +184,8 @@ class Holder:
                 self._seen.append((now_ns - seat.arrived_ns, call.sent_ns - seat.arrived_ns))
             if now_ns >= self._look_ns:
                 self._look(now_ns)
-        if self._waiting and self._until_ns() <= now_ns:
-            self._send(now_ns)
+        if self._waiting:
+            self._send_or_wait(now_ns)
 
     def told(self, *, apart: bool) -> None:
         """Whether the engine's answer to a merged request could be shared out."""
@@ -207,6 +203,13 @@ class Holder:
             self._under_way,
             oldest.request.deadline_ns,
         )
+
+    def _send_or_wait(self, now_ns: int) -> None:
+        until_ns = self._until_ns()
+        if until_ns <= now_ns:
+            self._send(now_ns)
+        elif self._timer is None or until_ns < self._due_ns:
+            self._arm(until_ns, now_ns)
 
     def _send(self, now_ns: int) -> None:
         self._disarm()
@@ -245,4 +248,8 @@ class Holder:
 
     def _timeout(self) -> None:
         self._timer = None
-        self._send(self._now_ns())
+        now_ns = self._now_ns()
+        if self._due_is_set:  # also where the loop's clock, which counts in milliseconds, is a little early
+            self._send(now_ns)
+        else:
+            self._send_or_wait(now_ns)

@@ -69,7 +69,7 @@ class Pace:
         self.takes_feedback = adaptive
         self._checks = Checks(DETECTORS[config.detector]) if adaptive and config.reaction == "burst" else None
         self._quiet = 0
-        self._last_ns = 0
+        self._last_ns = -1
         self._gap_ns = 0.0
 
     @property
@@ -88,7 +88,7 @@ class Pace:
             for verdict in self._checks.arrived(now_ns) or ():
                 self.stretch, self._quiet = reacted(self.config, self.stretch, self._quiet, verdict)
             return
-        if self._last_ns:
+        if self._last_ns >= 0:
             self._gap_ns = mean_gap(self._gap_ns, max(1, now_ns - self._last_ns))
         self._last_ns = now_ns
 

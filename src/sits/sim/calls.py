@@ -73,7 +73,7 @@ class _Engine:
         self.kind, self.fixed_ns, self.item_ns, self.max_batch = kind, fixed_ns, item_ns, max_batch
         self.queue: deque[list[int]] = deque()
         self.running: list[int] = []
-        self.began_ns, self.ends_ns, self.busy_ns = 0, NEVER_NS, 0
+        self.ends_ns, self.busy_ns = NEVER_NS, 0
         self.sizes: list[int] = []
 
     def send(self, items: list[int], now_ns: int) -> None:
@@ -92,7 +92,7 @@ class _Engine:
         while self.kind == "gathers" and self.queue and len(self.running) < self.max_batch:
             self.running += self.queue.popleft()
         took_ns = self.fixed_ns + self.item_ns * len(self.running)
-        self.began_ns, self.ends_ns = now_ns, now_ns + took_ns
+        self.ends_ns = now_ns + took_ns
         self.busy_ns += took_ns
         self.sizes.append(len(self.running))
 
@@ -113,6 +113,9 @@ def replay(
     n = len(arrivals_ns)
     sent, answered = np.zeros(n, np.int64), np.zeros(n, np.int64)
     waiting: list[int] = []
+    calls: dict[
+        int, list[int]
+    ] = {}  # item -> of its call: items not answered, items, when sent (-1: others were under way)
     seen: deque[int] = deque(maxlen=SEEN_MOST)
     under_way = length_ns = at = 0
     due_ns = NEVER_NS
@@ -130,7 +133,11 @@ def replay(
             answered[done] = now_ns
             seen.extend(done)
             under_way -= len(done)
-            pace.call.took(len(done), now_ns - engine.began_ns)
+            for item in done:
+                call = calls.pop(item)
+                call[0] -= 1
+                if not call[0] and call[2] >= 0:
+                    pace.call.took(call[1], now_ns - call[2])
             engine.begin(now_ns)
         elif arrival_ns == now_ns:
             if not waiting:
@@ -143,6 +150,8 @@ def replay(
         due_ns = pace.until_ns(length_ns, len(waiting), arrivals_ns[waiting[0]], under_way, 0)
         if due_ns <= now_ns:
             sent[waiting] = now_ns
+            call = [len(waiting), len(waiting), -1 if under_way else now_ns]
+            calls.update(dict.fromkeys(waiting, call))
             under_way += len(waiting)
             engine.send(waiting, now_ns)
             waiting, due_ns = [], NEVER_NS
