@@ -326,3 +326,29 @@ async def test_continuous_usage_and_tool_calls_count_tokens():
         chunks = await ask(made)
         assert sum(c.tokens for c in chunks) == 3
         assert [c.usage.output for c in chunks if c.usage][-1] == 3
+
+
+BARE_JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
+LARGE = b'{"text": "' + b"x" * (3 * 2**20) + b'", "usage": {"prompt_tokens": 5, "completion_tokens": 7}}'
+
+
+@pytest.mark.parametrize("framed", [True, False])
+@live
+async def test_an_answer_too_large_to_hold_comes_in_pieces_with_its_usage_at_the_end(framed):
+    script = [answer(LARGE)] if framed else [BARE_JSON, LARGE, "close"]
+    async with engine(says(*script)) as (made, _):
+        chunks = await ask(made)
+        assert data(chunks) == LARGE
+        assert (chunks[0].in_pieces, chunks[0].status) == (True, 200)
+        assert all(len(chunk.data) < 2 * 2**20 for chunk in chunks)
+        assert (chunks[-1].last, chunks[-1].usage) == (True, Usage(input=5, output=7))
+        assert bool(made._pool) == framed
+
+
+@live
+async def test_a_large_answer_cut_short_is_an_error_after_its_pieces():
+    async with engine(says(BARE_JSON, LARGE[:-3], "close")) as (made, _):
+        into = []
+        with pytest.raises(EngineError, match="inside its answer"):
+            await ask(made, into=into)
+        assert into

@@ -510,3 +510,25 @@ async def test_drain_cancels_what_does_not_finish_in_time():
         await asyncio.gather(running, return_exceptions=True)
         (row,) = await house.settled()
         assert (row["outcome"], row["detail"]) == ("cancelled", "gateway_draining")
+
+
+@live
+async def test_a_large_plain_answer_is_not_held_for_a_client_that_does_not_read():
+    large = b'{"x": "' + b"y" * (24 * 2**20) + b'", "usage": {"prompt_tokens": 5, "completion_tokens": 7}}'
+    async with House(says(answer(large))) as house:
+        reader, writer = await house.connect()
+        writer.transport.pause_reading()
+        writer.write(post(CHAT))
+        await until(lambda: any(c.paused is not None for c in house.server.connections))
+        (upstream,) = house.gateway.engines["e0"]._silence.watched
+        assert sum(map(len, upstream.pieces)) < 2**20
+        assert house.server.connections.copy().pop().transport.get_write_buffer_size() < 4 * 2**20
+        writer.transport.resume_reading()
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"transfer-encoding: chunked" in head
+        body = b""
+        while size := int(await reader.readline(), 16):
+            body += await reader.readexactly(size)
+            await reader.readline()
+        assert body == large
+        await until(lambda: house.rows)

@@ -55,6 +55,9 @@ class RunColumns(msgspec.Struct, frozen=True):
 class _Silence:
     """A client that takes everything at once."""
 
+    def in_pieces(self) -> None:
+        """Taken as it comes."""
+
     def start(self, status: int, content_type: bytes, headers: Headers = ()) -> None:
         """Nothing to keep."""
 

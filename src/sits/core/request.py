@@ -58,7 +58,8 @@ class Chunk(msgspec.Struct):
     `data` is what goes to the client byte for byte (an SSE event, or the whole body when not streaming);
     `tokens` is how many generated tokens it carries (chunks may carry several); the last chunk of an answer
     has `last` set, and `usage` when the engine told.  `retry_after` is the engine's own header of that name, when
-    it refused; `preemptions` is how often the engine took the request's KV away, when it told (on the last chunk).
+    it refused; `preemptions` is how often the engine took the request's KV away, when it told (on the last chunk).  `in_pieces`: this begins an
+    answer that comes whole but is too large to be held; more pieces follow.
     """
 
     data: bytes = b""
@@ -69,3 +70,4 @@ class Chunk(msgspec.Struct):
     content_type: bytes = b""
     retry_after: bytes = b""
     preemptions: int = 0
+    in_pieces: bool = False

@@ -55,8 +55,11 @@ class StreamReader:
     """Follows one stream.
 
     `done`: the end was seen (`[DONE]`); `problem`: (code, text) of what went wrong, None while all is well; `marker`: while
-    not empty, one event of one line that contains it is one token, and need not be read.
+    not empty, one event of one line that contains it is one token, and need not be read; `ending`: a chunk without bytes that
+    comes after the end, where there is one.
     """
+
+    ending: Chunk | None = None
 
     def __init__(self, status: int, content_type: bytes) -> None:
         self.done = False

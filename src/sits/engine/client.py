@@ -216,11 +216,18 @@ class Connection(asyncio.Protocol):
         """End a `flow`."""
         self._waiter.wake(error)
 
-    async def rest(self) -> bytes:
-        """The whole body.  Raises ClosedError, TimeoutError."""
+    @property
+    def over(self) -> bool:
+        """Whether the answer has ended and all of it was taken."""
+        return self._ended and not self.pieces
+
+    async def rest(self, most: int = 0) -> bytes:
+        """The whole body, or (`most` > 0) what is here of it once that is more.  Raises ClosedError, TimeoutError."""
         whole = bytearray()
         while data := await self.read():
             whole += data
+            if most and len(whole) > most:
+                break
             if len(whole) > ANSWER_BYTES_MAX:
                 raise ClosedError(f"its answer is over {ANSWER_BYTES_MAX} bytes")
         return bytes(whole)

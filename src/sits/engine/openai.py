@@ -31,6 +31,7 @@ from sits.core.units import SECOND, show_duration
 from sits.engine.answer import StreamReader, cut_short, error_text, usage_of
 from sits.engine.client import Address, ClosedError, Connection, Silence
 from sits.engine.dialect.reading import AnswerError
+from sits.engine.large import WHOLE_BYTES_MAX, LargeReader
 from sits.engine.translated import (
     COUNT_TOKENS,
     MESSAGES,
@@ -269,6 +270,9 @@ class _Answer:
                         break
                 else:
                     reader.end(cut=not connection.framed)
+                    if reader.ending is not None and reader.problem is None:
+                        self._end()
+                        return reader.ending
         except (ClosedError, TimeoutError) as error:
             self._end()
             if (
@@ -369,7 +373,13 @@ class _Answer:
                 engine.check(connection)
                 if self._streams(connection):
                     return None
-            body = connection.all() or await connection.rest()
+            body = connection.all()
+            if not body:
+                large = connection.status < 400 and self._translation is None
+                body = await connection.rest(WHOLE_BYTES_MAX if large else 0)
+                if not connection.over:
+                    self._reader = LargeReader(connection.status, connection.content_type, body)
+                    return None
             if not connection.framed and cut_short(body):
                 raise ClosedError("it closed the connection inside its answer")  # noqa: TRY301
         except (ClosedError, TimeoutError) as error:

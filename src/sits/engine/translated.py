@@ -36,6 +36,7 @@ class Reader(Protocol):
     done: bool
     problem: tuple[str, str] | None
     marker: bytes
+    ending: Chunk | None
 
     def take(self, data: bytes) -> Chunk | None:
         """The chunk of whole events that `data` completes, None when it completes none."""
@@ -94,6 +95,7 @@ class TranslatedReader:
     """Follows a stream of the engine's dialect, and gives chunks of the caller's."""
 
     marker = b""
+    ending: Chunk | None = None
 
     def __init__(self, reader: Reader, translator: Translator) -> None:
         self.done = False

@@ -37,11 +37,14 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class Sink(Protocol):
-    """Where one answer goes.  Calls come in this order: `start`, `write`..., then `finish` or `abort`.
+    """Where one answer goes.  Calls come in this order: (`in_pieces`,) `start`, `write`..., then `finish` or `abort`.
 
     `write` and `finish` return None, or what to await before going on (back-pressure): most pieces need no waiting, and
     a coroutine for each would cost more than the piece.
     """
+
+    def in_pieces(self) -> None:
+        """What is written is to be sent as it comes, though it is no stream of events: it is too large to be held."""
 
     def start(self, status: int, content_type: bytes, headers: Headers = ()) -> None:
         """Begin the answer; nothing needs to be sent yet."""

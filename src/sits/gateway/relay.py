@@ -156,4 +156,6 @@ def _start(gateway: "Gateway", exchange: Exchange, chunk: Chunk) -> None:
         headers += quota_headers(gateway, exchange)
     if chunk.retry_after:
         headers.append((b"retry-after", chunk.retry_after))
+    if chunk.in_pieces:
+        exchange.sink.in_pieces()
     exchange.sink.start(chunk.status, content_type, headers)

@@ -43,6 +43,7 @@ class MessagesReader:
     """
 
     marker = b""
+    ending: Chunk | None = None
 
     def __init__(self, status: int, content_type: bytes) -> None:
         self.done = False
