@@ -114,10 +114,11 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--runs", type=int, default=100)
     arguments.add_argument("--looks", type=int, default=10, help="seconds between two looks")
+    arguments.add_argument("--alpha", type=float, default=0.01)
     given = arguments.parse_args()
-    the = plan()
+    the = plan(given.alpha)
     print(
-        f"{RATE} requests/s, steps {[f'{s:.0%}' for s in the.steps]}, 10 min each, alpha 1 %, a look every {given.looks} s"
+        f"{RATE} requests/s, steps {[f'{s:.0%}' for s in the.steps]}, 10 min each, alpha {given.alpha:.0%}, a look every {given.looks} s"
     )
     for name, (ours, theirs) in CASES.items():
         dice = random.Random(name)
