@@ -10,6 +10,7 @@ import typing
 
 import pytest
 
+from gateway_upstream import SSE_HEAD, Upstream, chunked
 from sits.core import fleet as tree
 from sits.core.config import load_fleet
 from sits.core.errors import EngineError
@@ -25,7 +26,6 @@ from sits.policy.route import route
 from sits.testing.loop import small_spec
 from sits.wire import KINDS
 from sits.world import RealWorld
-from unit.gateway_upstream import SSE_HEAD, Upstream, chunked
 
 BODY = b'{"model":"m","max_tokens":4,"stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"hi"}]}'
 DIALECTS = {

@@ -65,7 +65,7 @@ def commands():
 @lru_cache
 def targets():
     lines = (ROOT / "Makefile").read_text(encoding="utf-8").splitlines()
-    return {line.partition(":")[0] for line in lines if re.match(r"[a-z]+:", line)}
+    return {line.partition(":")[0] for line in lines if re.match(r"[a-z-]+:", line)}
 
 
 def exists(name):

@@ -30,7 +30,7 @@ from sits.core.units import SECOND
 from sits.gateway.anthropic_api import forwarded
 from sits.gateway.anthropic_api import models_page as anthropic_models_page
 from sits.gateway.bodies import Bodies, no_room
-from sits.gateway.connection import Connection, HttpSink
+from sits.gateway.connection import Connection
 from sits.gateway.endpoints import ANTHROPIC, PARSERS, hint, prompt_hash
 from sits.gateway.exchange import Exchange
 from sits.gateway.http import (
@@ -41,6 +41,7 @@ from sits.gateway.metrics import Vitals, added, engine_label, page
 from sits.gateway.openai_api import models_page
 from sits.gateway.pipeline import Gateway
 from sits.gateway.relay import MEASURED
+from sits.gateway.sink import HttpSink
 from sits.gateway.trace import Ids, begun, continued
 
 IDLE_NS = 300 * SECOND
