@@ -504,6 +504,22 @@ def test_headers_tell_the_tightest_balance():
     play(scene)
 
 
+def test_a_bug_in_the_client_is_told_and_reporting_goes_on():
+    async def scene(gateways, world):
+        quotas = gateways.quotas(DAY)
+        told = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        lines = quotas.book.lines
+        real, lines.ask = lines.ask, None
+        await asyncio.sleep(0.5)
+        lines.ask = real
+        await asyncio.sleep(1)
+        assert (await ask(quotas, world, "r", 10, 0)).outcome == "reserved"
+        assert [type(context["exception"]) for context in told] == [TypeError]
+
+    play(scene)
+
+
 def test_messages_survive_their_bytes():
     question = LeaseAsk("gw", 5, (_empty_line("a|b"),))
     assert decode_ask(encode(question)) == question

@@ -112,6 +112,20 @@ class Client:
         """Begin to report, on the running loop; the first request that waits does so too."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task.add_done_callback(self._stopped)
+
+    def _stopped(self, task: "asyncio.Task[None]") -> None:
+        """A bug is told, and reporting goes on: without it every lease would run out."""
+        if task.cancelled() or self._closing:
+            return
+        self._task = None
+        loop = asyncio.get_running_loop()
+        loop.call_exception_handler({"message": "bug in the ledger's client", "exception": task.exception()})
+        loop.call_later(QUIET_NS / SECOND, self._restart)
+
+    def _restart(self) -> None:
+        if not self._closing:
+            self.start()
 
     def adopt(self, report_ns: int, wait_ns: int, on_outage: Outage) -> None:
         """Go by a new configuration."""

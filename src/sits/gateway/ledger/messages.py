@@ -10,8 +10,6 @@ holder's own clock, so that the holder counts its lease from before the question
 Deliberately absent: who carries the bytes.
 """
 
-from typing import Protocol
-
 import msgspec
 
 from sits.policy.lease import AskLine, GrantLine
@@ -48,16 +46,3 @@ Answer = LeaseGrant | LeaseDown
 encode = msgspec.msgpack.Encoder().encode
 decode_ask = msgspec.msgpack.Decoder(LeaseAsk).decode
 decode_answer = msgspec.msgpack.Decoder(Answer).decode
-
-
-class Authority(Protocol):
-    """Who lends: the embedded ledger or Redis, in this process or behind a socket."""
-
-    async def answer(self, ask: LeaseAsk) -> Answer:
-        """Settle what was reported, lend what is wanted.  Never raises for trouble of its own: that is a `LeaseDown`."""
-
-    async def release(self, holder: str) -> None:
-        """Take back what a holder has that is known to be dead."""
-
-    async def close(self) -> None:
-        """Write what is to be written."""
