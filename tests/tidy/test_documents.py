@@ -124,6 +124,7 @@ def test_the_commands_of_the_readme_are_understood(name, tmp_path, monkeypatch):
     (tmp_path / "FILE").touch()
     block = re.search(r"```yaml\n(.+?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     (tmp_path / "fleet.yaml").write_text(block[1])
+    (tmp_path / "config.yaml").write_text("model_list: []")
     assert load_fleet(block[1]).engines
     found = _commands((ROOT / name).read_text(encoding="utf-8"))
     assert len(found) >= 6
