@@ -19,30 +19,24 @@ Deliberately absent: HTTP (gateway.http, gateway.server), the policies, and any 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from sits.core.breakpoints import (
     API_RECV,
     AUTHORIZED,
     DISPATCHED,
     FIRST_TOKEN,
-    ROUTED,
     SENT,
-    Exactness,
 )
-from sits.core.decision import Decision
 from sits.core.errors import (
     BugError,
     CallerError,
     CapacityError,
     EngineError,
-    EngineTimeoutError,
     SitsError,
-    UnknownError,
 )
 from sits.core.fleet import Fleet
 from sits.core.ports import Engine, World
-from sits.core.replica import Replica
 from sits.core.request import Request
 from sits.core.timeline import Timeline
 from sits.core.units import SECOND
@@ -51,12 +45,12 @@ from sits.gateway.access import ACTIONS, Access
 from sits.gateway.adapters.service import Adapters
 from sits.gateway.adapters.stage import need_adapter
 from sits.gateway.adapters.view import Report
+from sits.gateway.choosing import choose_replica, let_go, retry_elsewhere, say_elsewhere, take
 from sits.gateway.decisions import Add, Decisions, headers_read
-from sits.gateway.endpoints import LAYERS, error_of, event_of
+from sits.gateway.endpoints import LAYERS
 from sits.gateway.exchange import (
     CLIENT_LEFT,
     OUTCOMES,
-    UNKNOWN_OUTPUT_TOKENS,
     Cpu,
     Exchange,
     NoRecorder,
@@ -69,15 +63,14 @@ from sits.gateway.inject import inject_faults
 from sits.gateway.ledger.quotas import Quotas
 from sits.gateway.metrics import Metrics, Vitals, engine_vitals
 from sits.gateway.places import BREAKER_CODES, Place, Places, catalog, loadable, replicas_of
-from sits.gateway.quota import Ask, quota_headers, quotas_of, reserve_quota, settle_quota
+from sits.gateway.quota import Ask, quotas_of, reserve_quota, settle_quota
+from sits.gateway.refusing import answer_error
 from sits.gateway.relay import MEASURED, relay
-from sits.gateway.routing import Routing, groups, match_route, not_allowed, routing_of
+from sits.gateway.routing import Routing, match_route, routing_of
 from sits.gateway.versions import (
     Answered,
-    aim_back,
     assign_release,
     cache_of,
-    fall_back,
     keep_answer,
     look_in_cache,
     vitals_of,
@@ -85,11 +78,8 @@ from sits.gateway.versions import (
 from sits.policy.admit import refusal
 from sits.policy.inject import Injector
 from sits.policy.release import Assigner
-from sits.policy.residency import Reach
-from sits.policy.route import pick, route
 
 NO_HEADERS: Mapping[bytes, bytes] = {}
-ENGINE_POINTS = range(DISPATCHED + 1, FIRST_TOKEN)
 JSON = b"application/json"
 
 
@@ -113,22 +103,6 @@ def authorize(gateway: "Gateway", exchange: Exchange) -> None:
     timeline.at[AUTHORIZED], timeline.how[AUTHORIZED] = gateway.world.now_ns(), MEASURED
 
 
-def choose_replica(gateway: "Gateway", exchange: Exchange) -> None:
-    """Which replica?  Filter, score, pick."""
-    request = exchange.request
-    exchange.need_tokens = request.prompt_tokens + (request.output_tokens_max or UNKNOWN_OUTPUT_TOKENS)
-    choice = gateway.choose(exchange)
-    if not choice:
-        why = gateway.why_none(exchange)
-        while not choice and fall_back(gateway, exchange):
-            choice = gateway.choose(exchange)
-        if not choice:
-            raise _no_replica(gateway, exchange, why)
-    exchange.replica = gateway.places.by_id[choice]
-    timeline = exchange.timeline
-    timeline.at[ROUTED], timeline.how[ROUTED] = gateway.world.now_ns(), MEASURED
-
-
 def admit(gateway: "Gateway", exchange: Exchange) -> None:
     """Is there room?  From here on the request counts as in flight."""
     places, limits = gateway.places, gateway.fleet.policy.admit
@@ -143,7 +117,7 @@ def admit(gateway: "Gateway", exchange: Exchange) -> None:
             code=refused,
             retry_after_s=None if late else limits.retry_after / SECOND,
         )
-    gateway.take(exchange)
+    take(gateway, exchange)
 
 
 async def forward(gateway: "Gateway", exchange: Exchange) -> None:
@@ -160,11 +134,11 @@ async def forward(gateway: "Gateway", exchange: Exchange) -> None:
             places.failed(exchange.replica, error, gateway.world.now_ns(), model, tenant)
             if gateway.adapters is not None and error.code in BREAKER_CODES:
                 gateway.adapters.desk.doubt(exchange.replica.id)
-            if not gateway.retry_elsewhere(exchange, error):
+            if not retry_elsewhere(gateway, exchange, error):
                 raise
             failure = error
         except CallerError as error:
-            if error.code not in UNSAYABLE or not gateway.say_elsewhere(exchange):
+            if error.code not in UNSAYABLE or not say_elsewhere(gateway, exchange):
                 raise failure or error from None
         else:
             places.succeeded(exchange.replica, model, tenant)
@@ -278,7 +252,7 @@ class Gateway:
             self.metrics = Metrics() if before is None else before.metrics
         self.offered = 0
         self.counts = dict.fromkeys(OUTCOMES, 0)
-        self._turn = 0
+        self.turn = 0
         self._after_ns = fleet.gateway.cost.request - fleet.gateway.cost.request // 2
 
     def start(self) -> None:
@@ -348,127 +322,16 @@ class Gateway:
             exchange.end("cancelled", CLIENT_LEFT, str(error.args[0]) if error.args else "client_left")
             raise
         except SitsError as error:
-            await self._answer_error(exchange, error)
+            await answer_error(self, exchange, error)
             error.__traceback__ = None  # its frames hold the exchange, and that may hold it
         except Exception as error:  # noqa: BLE001  (the last fence: a bug costs one answer, never the server)
             asyncio.get_running_loop().call_exception_handler(
                 {"message": f"bug while answering request {request.id}", "exception": error}
             )
-            await self._answer_error(exchange, BugError("internal error", code="bug"))
+            await answer_error(self, exchange, BugError("internal error", code="bug"))
         finally:
             self._settle(exchange)
         return exchange
-
-    def choose(self, exchange: Exchange) -> str:
-        """Ask the routing policy; empty when there is no replica to choose.  What it saw is kept."""
-        now_ns = self.world.now_ns()
-        places = self.places
-        places.refresh(now_ns)
-        turn, self._turn = self._turn, self._turn + 1
-        request, replicas = exchange.request, places.replicas
-        if self.routing is None:
-            choice, barred = self._pick(exchange, replicas, now_ns, turn)
-        else:
-            choice, barred = "", exchange.tried
-            for group in groups(self.reach(exchange), replicas):
-                choice, barred = self._pick(exchange, group, now_ns, turn)
-                if choice:
-                    break
-        if self.decisions is not None:
-            inflight = [replica.inflight_tokens for replica in replicas]
-            facts = self.decisions.facts(replicas, now_ns)
-            seen = (now_ns, turn, request.model, request.adapter, barred, inflight, facts, choice)
-            exchange.routed_on += (seen,)
-        return choice
-
-    def _pick(
-        self, exchange: Exchange, replicas: Sequence[Replica], now_ns: int, turn: int
-    ) -> tuple[str, tuple[str, ...]]:
-        """The choice among these replicas, and those it was kept from."""
-        request, barred, places = exchange.request, exchange.tried, self.places
-        config, need = self.fleet.policy.route, exchange.need_tokens
-        if places.trips and (shy := places.closed_to(request.model, exchange.tenant, now_ns)):
-            choice = pick(request, replicas, config, need, now_ns, turn, barred + shy)
-            if choice:  # where all of them are shy of its like, any will do
-                return choice, barred + shy
-        return pick(request, replicas, config, need, now_ns, turn, barred), barred
-
-    def reach(self, exchange: Exchange) -> Reach:
-        """Where routes, regions and residency let the exchange go, as its arm is now."""
-        assert self.routing is not None
-        return self.routing.reach(
-            exchange.match,
-            exchange.arm,
-            tenant=exchange.tenant,
-            asked=exchange.asked,
-            region=exchange.region,
-            named=exchange.target.name if exchange.target is not None else "",
-        )
-
-    def why_none(self, exchange: Exchange) -> Decision:
-        """The decision behind an empty choice, with its reasons."""
-        return route(
-            exchange.request,
-            self.places.replicas,
-            self.fleet.policy.route,
-            need_tokens=exchange.need_tokens,
-            now_ns=self.world.now_ns(),
-            tried=exchange.tried,
-        )
-
-    def take(self, exchange: Exchange) -> None:
-        """Count the exchange as in flight at its replica."""
-        assert exchange.replica is not None
-        self.places.take(exchange.replica, exchange.need_tokens)
-        exchange.taken = exchange.replica
-        adapter = exchange.request.adapter
-        if adapter and self.adapters is not None and adapter in self.adapters.desk.names:
-            self.adapters.desk.take(adapter, exchange.replica.id, self.world.now_ns())
-            exchange.taken_adapter = adapter
-
-    def let_go(self, exchange: Exchange) -> None:
-        """Stop counting it; harmless when it was not counted."""
-        if exchange.taken is not None:
-            self.places.release(exchange.taken, exchange.need_tokens)
-            if exchange.taken_adapter and self.adapters is not None:
-                self.adapters.desk.let_go(exchange.taken_adapter, exchange.taken.id)
-                exchange.taken_adapter = ""
-            exchange.taken = None
-
-    def retry_elsewhere(self, exchange: Exchange, error: EngineError) -> bool:
-        """Move the exchange to another replica, if it may be tried again and there is one."""
-        assert exchange.replica is not None
-        if exchange.started or exchange.tried or isinstance(error, EngineTimeoutError):
-            return False
-        exchange.tried = (exchange.replica.id,)
-        before, fallen, aimed = exchange.routed_on, exchange.fallen, exchange.target
-        choice = self.choose(exchange)
-        while not choice and fall_back(self, exchange):
-            choice = self.choose(exchange)
-        if not choice or not self.places.may_retry():  # nothing came of it, and nothing of it is recorded
-            exchange.routed_on, exchange.fallen = before, fallen
-            aim_back(exchange, aimed)
-            return False
-        for point in ENGINE_POINTS:
-            exchange.timeline.mark(point, 0, Exactness.MISSING)
-        self.let_go(exchange)
-        exchange.replica = self.places.by_id[choice]
-        self.take(exchange)
-        return True
-
-    def say_elsewhere(self, exchange: Exchange) -> bool:
-        """Move the exchange to a replica that may understand it, when this one's dialect has no words for it; nothing was sent."""
-        assert exchange.replica is not None
-        exchange.tried += (exchange.replica.id,)
-        before = exchange.routed_on
-        choice = self.choose(exchange)
-        if not choice:
-            exchange.routed_on = before
-            return False
-        self.let_go(exchange)
-        exchange.replica = self.places.by_id[choice]
-        self.take(exchange)
-        return True
 
     def pending(self) -> dict[str, int]:
         """Requests held in each engine's window."""
@@ -490,31 +353,8 @@ class Gateway:
         place = self.places.place
         return mine | self.metrics.vitals() | engine_vitals(place.shared, place.slots, self.world.now_ns())
 
-    async def _answer_error(self, exchange: Exchange, error: SitsError) -> None:
-        """Tell the client what went wrong, in the form it can still take."""
-        outcome = "failed" if isinstance(error, EngineError | BugError) else "refused"
-        exchange.end(outcome, error.status, error.code or error.kind)
-        sink, (status, body) = exchange.sink, error_of(error, exchange.request)
-        if not exchange.started:
-            headers = quota_headers(self, exchange, error)
-            if error.retry_after_s is not None:
-                headers.append((b"retry-after", b"%d" % max(1, round(error.retry_after_s))))
-            sink.start(status, JSON, headers)
-            waiting = sink.write(body)
-        elif exchange.streaming:
-            waiting = sink.write(event_of(body, exchange.request))
-        else:
-            sink.abort()
-            return
-        if waiting is not None:
-            await waiting
-        waiting = sink.finish()
-        if waiting is not None:
-            await waiting
-        exchange.timeline.mark(SENT, self.world.now_ns())
-
     def _settle(self, exchange: Exchange) -> None:
-        self.let_go(exchange)
+        let_go(self, exchange)
         if exchange.seat is not None:
             exchange.seat.leave()
         self.counts[exchange.outcome] += 1
@@ -553,25 +393,3 @@ class Gateway:
             LAYERS.get(request.endpoint, ""),
             timeline,
         )
-
-
-def _no_replica(gateway: Gateway, exchange: Exchange, decision: Decision) -> SitsError:
-    name, adapter, adapters = exchange.model, exchange.request.adapter, gateway.adapters
-    if gateway.routing is not None:
-        kept = not_allowed(gateway.reach(exchange), exchange, gateway.places.replicas)
-        if kept is not None:
-            return kept
-    if decision.outcome == "refused_adapter" and adapters is not None and adapter in adapters.desk.names:
-        return adapters.desk.refusal(adapter)
-    if decision.outcome == "refused_unhealthy":
-        return CapacityError(
-            f"no engine that serves {name!r} is up", code="no_healthy_engine", retry_after_s=1.0
-        )
-    what = "adapter" if decision.outcome == "refused_adapter" else "model"
-    shown = exchange.request.adapter if what == "adapter" else name
-    return UnknownError(
-        f"the {what} {shown!r} is not served here",
-        field="model",
-        code="model_not_found",
-        hint="GET /v1/models lists them",
-    )
