@@ -20,7 +20,7 @@ Deliberately absent: retries across engines (the pipeline's), proxies, HTTP/2, r
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from sits.core.errors import ConfigError, EngineError, EngineTimeoutError
@@ -28,15 +28,12 @@ from sits.core.ports import World
 from sits.core.request import Chunk, Request
 from sits.core.timeline import Timeline
 from sits.core.units import SECOND, show_duration
-from sits.engine.answer import StreamReader, cut_short, error_text, usage_of
+from sits.engine.answer import error_text, usage_of
 from sits.engine.client import Address, ClosedError, Connection, Silence
-from sits.engine.dialect.reading import AnswerError
-from sits.engine.large import WHOLE_BYTES_MAX, LargeReader
+from sits.engine.openai_answer import OpenAIAnswer
 from sits.engine.translated import (
     COUNT_TOKENS,
     MESSAGES,
-    READERS,
-    Reader,
     Translation,
     for_anthropic_client,
     not_served,
@@ -48,8 +45,6 @@ POOL_MAX = 256
 ENDPOINTS_MAX = 16
 """Endpoints whose fixed part of a head is kept ready."""
 
-JSON = b"application/json"
-EVENT_STREAM = b"text/event-stream"
 BODILESS = (204, 205)
 HEADER_BYTES = 256
 """The longest header value of an engine that is passed on."""
@@ -109,7 +104,7 @@ class OpenAIEngine:
         key = f"{key_header}{api_key}\r\n" if api_key else ""
         self._fixed = f"Host: {self.address.netloc}\r\n{key}Content-Type: application/json\r\nAccept-Encoding: identity\r\n"
 
-    def generate(self, request: Request, timeline: Timeline) -> "_Answer":
+    def generate(self, request: Request, timeline: Timeline) -> OpenAIAnswer:
         """Answer `request`; see the module's rules for what becomes of failures.
 
         Raises:
@@ -121,9 +116,9 @@ class OpenAIEngine:
         """
         translate = self.translations.get(request.endpoint)
         if translate is None:
-            return _Answer(self, request)
+            return OpenAIAnswer(self, request)
         translation = translate(request)
-        answer = _Answer(self, translation.request)
+        answer = OpenAIAnswer(self, translation.request)
         answer._translation = translation
         return answer
 
@@ -231,191 +226,6 @@ class OpenAIEngine:
     def failed(self, code: str, what: str) -> EngineError:
         """An error of this engine."""
         return EngineError(f"engine {self.name!r} at {self.url} {what}", code=code)
-
-
-Give = Callable[[Chunk], Awaitable[None] | None]
-GiveTokens = Callable[[bytes, int], Awaitable[None] | None]
-
-
-class _Answer:
-    """One answer as an async iterator.  (An async generator would cost its bookkeeping in the loop for each request.)"""
-
-    _translation: Translation | None = None
-    _connection: Connection | None = None
-    _reader: Reader | None = None
-    _over = False
-
-    def __init__(self, engine: OpenAIEngine, request: Request) -> None:
-        self._engine = engine
-        self._request = request
-
-    def __aiter__(self) -> "_Answer":
-        return self
-
-    async def __anext__(self) -> Chunk:
-        if self._over:
-            raise StopAsyncIteration
-        connection = self._connection
-        if connection is None:
-            return await self._first()
-        try:
-            reader = self._reader
-            assert reader is not None
-            if reader.problem is None:
-                while data := connection.taken() or await connection.read():
-                    chunk = reader.take(data)
-                    if chunk is not None:
-                        return chunk
-                    if reader.problem is not None:
-                        break
-                else:
-                    reader.end(cut=not connection.framed)
-                    if reader.ending is not None and reader.problem is None:
-                        self._end()
-                        return reader.ending
-        except (ClosedError, TimeoutError) as error:
-            self._end()
-            if (
-                self._reader is None or not self._reader.done
-            ):  # else all was said, only the frame around it did not end
-                raise self._engine.broken(error, "died in mid-answer") from None
-            raise StopAsyncIteration from None
-        except BaseException:
-            self._end()
-            raise
-        self._end()
-        if reader.problem is not None:
-            raise self._engine.failed(*reader.problem)
-        raise StopAsyncIteration
-
-    async def push(self, give: Give, tokens: GiveTokens | None = None) -> None:
-        """Hand every chunk to `give` the moment it comes, inside the call that brings its bytes; wait where `give` says so.
-
-        `tokens(data, count)`, when there is one, gets those that are nothing but tokens, which are nearly all of a stream.
-        """
-        blocked: Awaitable[None] | None = None
-
-        def pump() -> None:
-            nonlocal blocked
-            pieces = connection.pieces
-            data, marker = pieces[0], reader.marker
-            try:
-                if (
-                    marker
-                    and tokens is not None
-                    and marker in data
-                    and data[-2:] == b"\n\n"
-                    and b"\n" not in data[:-2]
-                    and len(pieces) == 1
-                ):
-                    del pieces[0]
-                    blocked = tokens(data, 1)
-                else:
-                    chunk = reader.take(connection.taken())
-                    if chunk is not None:
-                        blocked = give(chunk)
-            except Exception as error:  # noqa: BLE001  (raised where the answer is awaited)
-                connection.wake(error)
-                return
-            if blocked is not None or reader.problem is not None:
-                connection.wake()
-
-        try:
-            chunk = await (self._first() if self._connection is None else self.__anext__())
-            while True:
-                blocked = give(chunk)
-                while blocked is not None:
-                    waiting, blocked = blocked, None
-                    await waiting
-                if self._over:
-                    return
-                if self._reader is not None and self._reader.problem is None:
-                    assert self._connection is not None
-                    reader, connection = self._reader, self._connection
-                    await connection.flow(pump)
-                    while blocked is not None:
-                        waiting, blocked = blocked, None
-                        await waiting
-                chunk = await self.__anext__()
-        except StopAsyncIteration:
-            return
-        except TimeoutError as error:
-            raise self._engine.broken(error, "died in mid-answer") from None
-        finally:
-            self._end()
-
-    async def aclose(self) -> None:
-        """Stop: the connection is closed unless its answer is over."""
-        self._end()
-
-    async def _first(self) -> Chunk:
-        """Send the request; the first chunk of a stream, or the one of an answer that comes whole."""
-        chunk = await self.whole()
-        return await self.__anext__() if chunk is None else chunk
-
-    async def whole(self) -> Chunk | None:
-        """Send the request; the one chunk of an answer that comes whole, None when it comes as a stream."""
-        engine, request = self._engine, self._request
-        try:
-            while True:
-                kept = engine.kept()
-                connection = self._connection = kept or await engine.connected()
-                connection.send(engine.head(request), request.body)
-                try:
-                    while not connection.headed:
-                        await connection.arrival()
-                    break
-                except ClosedError:
-                    if kept is None or connection.touched:
-                        raise
-                    connection.abort()  # the engine's idle timer had closed it
-            if connection.status != 200 or connection.odd or connection.content_type != JSON:
-                engine.check(connection)
-                if self._streams(connection):
-                    return None
-            body = connection.all()
-            if not body:
-                large = connection.status < 400 and self._translation is None
-                body = await connection.rest(WHOLE_BYTES_MAX if large else 0)
-                if not connection.over:
-                    self._reader = LargeReader(connection.status, connection.content_type, body)
-                    return None
-            if not connection.framed and cut_short(body):
-                raise ClosedError("it closed the connection inside its answer")  # noqa: TRY301
-        except (ClosedError, TimeoutError) as error:
-            headed = connection.headed
-            self._end()
-            raise engine.broken(error, "died in mid-answer" if headed else "gave no answer") from None
-        except BaseException:
-            self._end()
-            raise
-        self._over, self._connection = True, None
-        engine.put_back(connection)
-        chunk = engine.whole(connection, body)
-        if self._translation is None:
-            return chunk
-        try:
-            return self._translation.whole(chunk)
-        except AnswerError as error:
-            raise engine.failed(error.code, error.what) from None
-
-    def _streams(self, connection: Connection) -> bool:
-        """Whether the answer comes as a stream; it is followed then."""
-        if connection.status >= 400 or connection.content_type[:17].lower() != EVENT_STREAM:
-            return False
-        content_type = EVENT_STREAM + connection.content_type[17:]
-        if self._translation is not None:
-            self._reader = self._translation.reader(connection.status, content_type)
-        else:
-            make = READERS.get(self._request.endpoint, StreamReader)
-            self._reader = make(connection.status, content_type)
-        return True
-
-    def _end(self) -> None:
-        connection, self._connection = self._connection, None
-        self._over = True
-        if connection is not None:
-            self._engine.put_back(connection)
 
 
 def _abandon(connecting: "asyncio.Task[Connection]") -> None:
