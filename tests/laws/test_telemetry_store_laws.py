@@ -30,7 +30,9 @@ class StandingWorld:
 
 
 def row(name, **more):
-    text = dict.fromkeys(("tenant", "model", "adapter", "engine", "arm", "detail", "prompt_hash", "abstraction_layer"), "")
+    text = dict.fromkeys(
+        ("tenant", "model", "adapter", "engine", "arm", "detail", "prompt_hash", "abstraction_layer"), ""
+    )
     number = dict.fromkeys(("status", "prompt_tokens", "output_tokens", "cached_tokens", "preemptions"), 0)
     return {"id": name, "outcome": "completed"} | text | number | more
 

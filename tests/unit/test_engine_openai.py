@@ -5,6 +5,7 @@ import contextlib
 
 import orjson
 import pytest
+
 from gateway_upstream import (
     DONE,
     LAST,
@@ -21,7 +22,6 @@ from gateway_upstream import (
     says,
     whole_stream,
 )
-
 from sits.core.breakpoints import POINT_COUNT
 from sits.core.errors import ConfigError, EngineError, EngineTimeoutError
 from sits.core.ports import Engine

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 
 import pytest
+
 from gateway_upstream import (
     DONE,
     PLAIN,
@@ -17,7 +18,6 @@ from gateway_upstream import (
     until,
     whole_stream,
 )
-
 from sits.core.errors import ConfigError, EngineError
 from sits.core.request import Request, Usage
 from sits.core.timeline import Timeline

@@ -4,8 +4,8 @@ import asyncio
 
 import orjson
 import pytest
-from gateway_upstream import Rows, live, until
 
+from gateway_upstream import Rows, live, until
 from lora_mock import BASE, LyingVllm
 from sits.core.fleet import Fleet, OpenAIEngine
 from sits.core.fleet import Gateway as GatewayConfig

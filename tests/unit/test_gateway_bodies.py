@@ -5,9 +5,9 @@ import weakref
 
 import orjson
 import pytest
-from gateway_upstream import CHAT, House, chunked, live, post, says, until
 
 from core_fleets import FLEET
+from gateway_upstream import CHAT, House, chunked, live, post, says, until
 from sits.core.config import load_fleet
 from sits.core.errors import ConfigError
 from sits.core.units import SECOND

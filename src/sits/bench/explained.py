@@ -113,6 +113,5 @@ def _facts(record: Recorded) -> tuple[tuple[str, str], ...]:
 def _stages(row: Mapping[str, Any]) -> tuple[StageTime, ...]:
     seen = [(name, int(row[name])) for i, name in enumerate(NAMES) if row["exactness"][i] != "0"]
     return tuple(
-        StageTime(f"{a} to {b}", (end - start) / MS)
-        for (a, start), (b, end) in itertools.pairwise(seen)
+        StageTime(f"{a} to {b}", (end - start) / MS) for (a, start), (b, end) in itertools.pairwise(seen)
     )

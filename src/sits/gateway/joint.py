@@ -82,9 +82,7 @@ class Joint:
         self._waiters: list[Waiter] = []
         self._strand: Strand | None = None
 
-    def part(
-        self, place: int, engine: Engine, request: Request, timeline: Timeline
-    ) -> AsyncIterator[Chunk]:
+    def part(self, place: int, engine: Engine, request: Request, timeline: Timeline) -> AsyncIterator[Chunk]:
         """The answer of the member at `place`."""
         self._present += 1
         return _Part(self, place, engine, request, timeline)

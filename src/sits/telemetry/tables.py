@@ -70,7 +70,13 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "facts": FACTS,
 }
 
-_DTYPES: Mapping[str, Any] = {_TEXT: object, _BYTES: object, _INT: np.int32, _LONG: np.int64, _REAL: np.float64}
+_DTYPES: Mapping[str, Any] = {
+    _TEXT: object,
+    _BYTES: object,
+    _INT: np.int32,
+    _LONG: np.int64,
+    _REAL: np.float64,
+}
 _BOUNDS: Mapping[str, tuple[int, int]] = {_INT: (-(2**31), 2**31 - 1), _LONG: (-(2**63), 2**63 - 1)}
 
 
