@@ -152,7 +152,7 @@ def test_the_body_asks_for_the_name_the_route_leads_to():
         request = Request(id="1" * 32, model="chat", stream=False, body=b'{"model":"chat","x":1.50}')
         headers = {b"authorization": KEYS["globex"], b"x-tier": b"gold"}
         exchange = await gateway.handle(request, Timeline(), Answer(), headers=headers)
-        assert (exchange.match.route, exchange.replica.id) == ("gold", "eu-1")
+        assert (exchange.standing.match.route, exchange.replica.id) == ("gold", "eu-1")
         assert engines["eu-1"].asked[0].body == b'{"model":"big","x":1.50}'
 
     run_virtual(main)

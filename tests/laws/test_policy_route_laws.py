@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from sits.core.fleet import Route
 from sits.core.replica import Replica
 from sits.core.request import Request
-from sits.policy.route import pick, route
+from sits.policy.route import candidates_of, pick, route
 
 NOW = 10**12
 STALE = Route().stale_after
@@ -177,5 +177,19 @@ def test_a_heavier_replica_carries_more_before_it_counts_as_fuller(factor):
     st.sets(st.sampled_from(["e0", "e1", "e2"])),
 )
 def test_the_quick_choice_is_the_explained_one(request_, fleet, config, need, turn, tried):
-    quick = pick(request_, fleet, config, need, NOW, turn, tried)
-    assert quick == ask(request_, fleet, config, need, turn=turn, tried=tried).choice
+    explained = ask(request_, fleet, config, need, turn=turn, tried=tried).choice
+    able = candidates_of(fleet, request_.model, request_.adapter, tried)
+    assert pick(request_, able, config, need, NOW, turn) == explained
+    fewer = candidates_of(fleet, request_.model, request_.adapter).without(tried)
+    assert pick(request_, fewer, config, need, NOW, turn) == explained
+
+
+def test_what_only_rounding_makes_equal_goes_to_the_lesser_load():
+    fleet = [replica("a", inflight_tokens=1001), replica("b", inflight_tokens=1000)]
+    fleet.append(replica("c", inflight_tokens=10**18, weight=0.001))
+    request = Request(id="r", model="m")
+    for turn in range(3):
+        decision = ask(request, fleet, Route(), turn=turn)
+        rows = {row["id"]: row["total"] for row in decision.reasons["candidates"]}
+        assert (rows["a"] == rows["b"], decision.choice) == (True, "b")
+        assert pick(request, candidates_of(fleet, "m", ""), Route(), 100, NOW, turn) == "b"

@@ -122,7 +122,7 @@ async def test_long_units_are_assigned_and_not_remembered():
         assigner = house.gateway.assigner
         assert assigner.assign("m", "t", "u" * 4096) == assigner.assign("m", "t", "u" * 4096)
         assigner.assign("m", "t", "ann")
-        assert [unit for *_, unit in assigner._young] == ["ann"]
+        assert [unit for *_, unit in assigner.young] == ["ann"]
 
 
 def read(*pieces, limit=1000):

@@ -236,6 +236,7 @@ async def test_a_fallback_answers_under_its_own_name_and_is_never_taken_for_the_
     assert (again.data, again.headers[b"x-sits-cache"], exchange.arm) == (answer.data, b"hit", "old")
 
     two.gateway.places.by_id["e2"].healthy = True
+    two.gateway.places.changed()
     fresh, exchange = await two.ask()
     assert (exchange.arm, fresh.headers[b"x-sits-cache"]) == ("new", b"miss")
     assert b'"new"' in fresh.data

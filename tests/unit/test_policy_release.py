@@ -140,11 +140,11 @@ def test_memory_is_bounded_whatever_callers_say():
     first = assigner.assign("llama", "t", "u0")
     for i in range(3 * REMEMBERED):
         assigner.assign("llama", "t", f"u{i}")
-    assert len(assigner._young) + len(assigner._old) <= 2 * REMEMBERED
+    assert len(assigner.young) + len(assigner._old) <= 2 * REMEMBERED
     assert assigner.assign("llama", "t", "u0") == first
-    before = len(assigner._young)
+    before = len(assigner.young)
     assigner.assign("llama", "t", "x" * 10_000)
-    assert len(assigner._young) == before
+    assert len(assigner.young) == before
     for i in range(2 * PLANS_MAX):
         assigner.assign(f"name-{i}", "t", "u")
     assert len(assigner._plans) <= PLANS_MAX

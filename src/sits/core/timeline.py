@@ -15,6 +15,9 @@ from sits.core.breakpoints import NAMES, POINT_COUNT, Exactness
 _EMPTY_AT = array("q", [0] * POINT_COUNT)
 _EMPTY_HOW = bytes(POINT_COUNT)
 
+MEASURED = int(Exactness.MEASURED)
+"""What the live path itself marks, it has measured.  (It writes the cells, as a call a mark would be a third of their cost.)"""
+
 
 class Timeline:
     """The row of one request.  `at[i]` is the time of point `i` in ns, `how[i]` its `Exactness`."""

@@ -1,7 +1,7 @@
 """Access at the gateway: from the headers of a request to a Caller, and from a Caller to what it may do.
 
 ```
-Authorization, x-api-key --identify--> Caller --decide--> Decision        both one dict hit when seen before
+Authorization, x-api-key --identify--> Caller --decide--> Decision        both remembered; `gateway.standing` remembers them together
 ```
 Rules:
 - A credential is an API key or a token, as `Authorization: Bearer ...` or as `x-api-key: ...` (Anthropic's clients).  Who
@@ -19,7 +19,7 @@ Deliberately absent: quotas, and TLS client certificates (terminated in front).
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sits.core.access_names import is_open
 from sits.core.caller import Caller
@@ -55,6 +55,8 @@ class Access:
         fleet: the configuration; world: the clock tokens are measured by.
         previous: the Access of the configuration before.
 
+    `forgotten` is called when what was verified must be verified anew.
+
     Raises:
         ConfigError: a package is missing, or a key set in a file cannot be used.
 
@@ -78,6 +80,7 @@ class Access:
         self._decisions = Remember[tuple[object, ...], Decision](DECISIONS_BYTES)
         self._seen = Remember[Seen, Decision](SEEN_BYTES)
         self._keeper: asyncio.Task[None] | None = None
+        self.forgotten: Callable[[], object] = bool
         if fleet.access.jwt:
             self._sign(fleet, world, previous)
 
@@ -96,6 +99,7 @@ class Access:
         """Verify every credential anew from here on."""
         self._bearers.clear()
         self._bare.clear()
+        self.forgotten()
 
     def start(self) -> None:
         """Keep signing keys fresh from now on, on the running loop; does nothing where no issuer is configured."""
@@ -125,27 +129,26 @@ class Access:
             CapacityError: a token whose issuer's keys are not at hand yet.
 
         """
-        held: Held | None = None
-        if not api_key:
-            held = self._bearers.young.get(authorization)  # type: ignore[arg-type]  # None is never in there
-        elif authorization is None:
-            held = self._bare.young.get(api_key)
-        if held is not None and (not held[1] or self._wall_ns() < held[1]):
-            return held[0]
-        return self._nobody(tenant) if self.open else self._proven(authorization, api_key)
+        return self.proven(authorization, api_key, tenant)[0]
 
-    def _proven(self, authorization: bytes | None, api_key: bytes | None) -> Caller:
+    def proven(self, authorization: bytes | None, api_key: bytes | None, tenant: str) -> Held:
+        """The same, and until when it holds by the wall clock; 0 where it has no end."""
+        if self.open:
+            return self._nobody(tenant), 0
         if not api_key:
             return self._bearer(authorization)
-        caller = self._verified(self._bare, api_key, api_key.strip())
-        if authorization is not None and self._bearer(authorization) != caller:
+        held = self._verified(self._bare, api_key, api_key.strip())
+        if authorization is None:
+            return held
+        other = self._bearer(authorization)
+        if other[0] != held[0]:
             raise AuthError(
                 "Authorization and x-api-key name two different callers",
                 field="authorization",
                 code="conflicting_credentials",
                 hint="send one of them",
             )
-        return caller
+        return held[0], min(filter(None, (held[1], other[1])), default=0)
 
     def _nobody(self, tenant: str) -> Caller:
         caller = self._anonymous.young.get(tenant) or self._anonymous.get(tenant)
@@ -154,7 +157,7 @@ class Access:
             self._anonymous.put(tenant, caller)
         return caller
 
-    def _bearer(self, authorization: bytes | None) -> Caller:
+    def _bearer(self, authorization: bytes | None) -> Held:
         if authorization is None:
             raise AuthError(
                 "no API key",
@@ -171,14 +174,14 @@ class Access:
             )
         return self._verified(self._bearers, authorization, authorization[7:].strip())
 
-    def _verified(self, memory: Remember[bytes, Held], presented: bytes, secret: bytes) -> Caller:
-        """The caller of a credential, verified or remembered."""
+    def _verified(self, memory: Remember[bytes, Held], presented: bytes, secret: bytes) -> Held:
+        """The caller of a credential, verified or remembered, and until when."""
         weight = len(presented) + ENTRY_BYTES
         held = memory.get(presented, weight)
         wall_ns = self._wall_ns()
         if held is not None:
             if not held[1] or wall_ns < held[1]:
-                return held[0]
+                return held
             memory.forget(presented)
         held = self._ring.find(secret, wall_ns)
         if held is None and self._tokens is not None and secret.count(b".") >= 2:
@@ -191,7 +194,7 @@ class Access:
                 hint="it may have been replaced; ask whoever runs this gateway",
             )
         memory.put(presented, held, weight)
-        return held[0]
+        return held
 
     def chosen(self, headers: Mapping[bytes, bytes]) -> tuple[str | None, ...]:
         """The values of the headers policies may look at."""

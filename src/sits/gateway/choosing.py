@@ -6,7 +6,8 @@ fails before the first byte is tried elsewhere once, and only then; a fallback a
 Deliberately absent: the policies (policy.route, policy.residency), and the breakers (gateway.places).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from sits.core.breakpoints import DISPATCHED, FIRST_TOKEN, ROUTED, Exactness
@@ -18,12 +19,13 @@ from sits.gateway.relay import MEASURED
 from sits.gateway.routing import groups, not_allowed
 from sits.gateway.versions import aim_back, fall_back
 from sits.policy.residency import Reach
-from sits.policy.route import pick, route
+from sits.policy.route import Candidates, candidates_of, pick, route
 
 if TYPE_CHECKING:
     from sits.gateway.pipeline import Gateway
 
 ENGINE_POINTS = range(DISPATCHED + 1, FIRST_TOKEN)
+_INFLIGHT_TOKENS = attrgetter("inflight_tokens")
 
 
 def choose_replica(gateway: "Gateway", exchange: Exchange) -> None:
@@ -44,49 +46,68 @@ def choose_replica(gateway: "Gateway", exchange: Exchange) -> None:
 
 def choose(gateway: "Gateway", exchange: Exchange) -> str:
     """Ask the routing policy; empty when there is no replica to choose.  What it saw is kept."""
-    now_ns = gateway.world.now_ns()
-    places = gateway.places
-    places.refresh(now_ns)
-    turn, gateway.turn = gateway.turn, gateway.turn + 1
-    request, replicas = exchange.request, places.replicas
-    if gateway.routing is None:
-        choice, barred = _pick(gateway, exchange, replicas, now_ns, turn)
+    now_ns, places, decisions = gateway.world.now_ns(), gateway.places, gateway.decisions
+    if now_ns >= places.due_ns:
+        places.refresh(now_ns)
+    gateway.turn = turn = gateway.turn + 1
+    found = exchange.standing.able.get(exchange.arm)
+    if found is None or found[0] != places.version:
+        found = _able(gateway, exchange)
+    request, choice, barred = exchange.request, "", exchange.tried
+    if barred or places.trips:
+        choice, barred = _choose_among_few(gateway, exchange, found[1], turn, now_ns)
     else:
-        choice, barred = "", exchange.tried
-        for group in groups(reach(gateway, exchange), replicas):
-            choice, barred = _pick(gateway, exchange, group, now_ns, turn)
+        config, need = gateway.fleet.policy.route, exchange.need_tokens
+        for candidates in found[1]:
+            choice = pick(request, candidates, config, need, now_ns, turn)
             if choice:
                 break
-    if gateway.decisions is not None:
-        inflight = [replica.inflight_tokens for replica in replicas]
-        facts = gateway.decisions.facts(replicas, now_ns)
+    if decisions is not None:
+        facts = decisions.facts(places, now_ns)
+        inflight = [*map(_INFLIGHT_TOKENS, places.replicas)]
         seen = (now_ns, turn, request.model, request.adapter, barred, inflight, facts, choice)
         exchange.routed_on += (seen,)
     return choice
 
 
-def _pick(
-    gateway: "Gateway", exchange: Exchange, replicas: Sequence[Replica], now_ns: int, turn: int
+def _able(gateway: "Gateway", exchange: Exchange) -> tuple[int, tuple[Candidates, ...]]:
+    """The replicas to choose from, nearest first, as long as the places stay as they are."""
+    request, places = exchange.request, gateway.places
+    among: Iterable[Iterable[Replica]] = (places.replicas,)
+    if gateway.routing is not None:
+        among = groups(reach(gateway, exchange), places.replicas)
+    found = tuple(candidates_of(group, request.model, request.adapter) for group in among)
+    able = exchange.standing.able[exchange.arm] = (places.version, found)
+    return able
+
+
+def _choose_among_few(
+    gateway: "Gateway", exchange: Exchange, able: Iterable[Candidates], turn: int, now_ns: int
 ) -> tuple[str, tuple[str, ...]]:
-    """The choice among these replicas, and those it was kept from."""
+    """The choice where some replicas are barred, because they have failed this request or its like; and those."""
     request, barred, places = exchange.request, exchange.tried, gateway.places
     config, need = gateway.fleet.policy.route, exchange.need_tokens
-    if places.trips and (shy := places.closed_to(request.model, exchange.tenant, now_ns)):
-        choice = pick(request, replicas, config, need, now_ns, turn, barred + shy)
-        if choice:  # where all of them are shy of its like, any will do
-            return choice, barred + shy
-    return pick(request, replicas, config, need, now_ns, turn, barred), barred
+    shy = places.closed_to(request.model, exchange.tenant, now_ns) if places.trips else ()
+    for candidates in able:
+        for names in (
+            (barred + shy, barred) if shy else (barred,)
+        ):  # where all are shy of its like, any will do
+            choice = pick(request, candidates.without(names), config, need, now_ns, turn)
+            if choice:
+                return choice, names
+    return "", barred
 
 
 def reach(gateway: "Gateway", exchange: Exchange) -> Reach:
     """Where routes, regions and residency let the exchange go, as its arm is now."""
     assert gateway.routing is not None
+    standing = exchange.standing
     return gateway.routing.reach(
-        exchange.match,
+        standing.match,
         exchange.arm,
-        tenant=exchange.tenant,
-        asked=exchange.asked,
-        region=exchange.region,
+        tenant=standing.tenant,
+        asked=standing.asked,
+        region=standing.region,
         named=exchange.target.name if exchange.target is not None else "",
     )
 

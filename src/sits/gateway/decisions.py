@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sits.core.fleet import Fleet
 from sits.core.recorded import Facts, Recorded, Seen, encode
 from sits.core.replica import Replica
+from sits.gateway.places import Places
 
 if TYPE_CHECKING:
     from sits.gateway.exchange import Exchange
@@ -40,11 +41,18 @@ class Decisions:
     def __init__(self, add: Add, source: int, watched: Sequence[str]) -> None:
         self._add = add
         self._version = (source & 0x3FFFFF) << SOURCE_BITS
+        self._places_version = -1
         self._known: list[tuple[Any, ...]] = []
         self._watched = [(name.encode("latin-1"), name) for name in watched]
 
-    def facts(self, replicas: Sequence[Replica], now_ns: int) -> int:
-        """The version of what is known of `replicas`."""
+    def facts(self, places: Places, now_ns: int) -> int:
+        """The version of what is known of the replicas."""
+        if places.version != self._places_version:
+            self._places_version = places.version
+            self._learn(places.replicas, now_ns)
+        return self._version
+
+    def _learn(self, replicas: Sequence[Replica], now_ns: int) -> None:
         known = [
             (r.weight, r.healthy, r.observed_ns, r.waiting, r.kv_usage, len(r.adapters)) for r in replicas
         ]
@@ -67,11 +75,11 @@ class Decisions:
                 for r in replicas
             )
             self._add("facts", (self._version, now_ns, encode(Facts(self._version, seen))))
-        return self._version
 
     def record(self, exchange: "Exchange", generation: str, now_ns: int) -> None:
         """Keep the record of a finished exchange."""
-        request, caller, headers = exchange.request, exchange.caller, exchange.headers
+        request, standing, headers = exchange.request, exchange.standing, exchange.headers
+        caller = standing.caller
         session, hint = headers.get(b"x-sits-session"), headers.get(b"x-model-version")
         lookup, (requests, tokens, admitted_ns) = exchange.lookup, exchange.admitted_on or NOT_ASKED
         made = Recorded(
@@ -85,7 +93,7 @@ class Decisions:
             caller.claims,
             {name: headers[raw].decode("latin-1") for raw, name in self._watched if raw in headers},
             request.endpoint,
-            exchange.asked,
+            standing.asked,
             request.unit,
             "" if session is None else session.decode("latin-1"),
             "" if hint is None else hint.decode("latin-1"),
@@ -93,8 +101,8 @@ class Decisions:
             request.output_tokens_max,
             exchange.need_tokens,
             request.prefix,
-            "" if exchange.access is None else exchange.access.outcome,
-            exchange.match.route,
+            "" if standing.access is None else standing.access.outcome,
+            standing.match.route,
             exchange.arm,
             exchange.fallen,
             "" if lookup is None else lookup.header.decode(),

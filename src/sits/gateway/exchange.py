@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import msgspec
 
-from sits.core.caller import ANONYMOUS, Caller
 from sits.core.decision import Decision
 from sits.core.errors import SitsError
 from sits.core.replica import Replica
@@ -21,7 +20,7 @@ from sits.core.request import Request, Usage
 from sits.core.timeline import Timeline
 from sits.gateway.cached import Lookup
 from sits.gateway.holding import Seat
-from sits.policy.criteria import NO_ROUTE, Match
+from sits.gateway.standing import NOBODY, Standing
 from sits.policy.release import Assignment, Target
 
 OUTCOMES = ("completed", "failed", "cancelled", "refused")
@@ -101,10 +100,10 @@ class NoRecorder:
 class Exchange(msgspec.Struct):
     """One request, what was decided about it, and how it went.
 
-    `caller`: who was proven to ask, and `access`: why they may, where policies decide that; `answered`: the client has all of
-    the answer; `taken`: where it counts as in flight; `tried`: replicas that failed it;
+    `standing`: who asks for what, and what of the answer does not depend on when; `answered`: the client has all of the answer;
+    `taken`: where it counts as in flight; `tried`: replicas that failed it;
     `routed_on`, `admitted_on`: what the policies saw, for the decision record (as in `core.recorded`: one `Routed` a choice).
-    `asked`: the name the caller asked for; `target`: what its assignment makes of it, or the `fallen`th fallback instead;
+    `target`: what its assignment makes of it, or the `fallen`th fallback instead;
     `lookup`: its business with the cache; `reserved`: quotas may hold a reservation for it; `seat`: that with a window.
     """
 
@@ -115,13 +114,9 @@ class Exchange(msgspec.Struct):
     problem: SitsError | None
     model: str
     tenant: str
-    caller: Caller = ANONYMOUS
-    access: Decision | None = None
+    standing: Standing = NOBODY
     injected: Decision | None = None
-    region: str = ""
-    match: Match = NO_ROUTE
     arm: str = ""
-    asked: str = ""
     assignment: Assignment | None = None
     target: Target | None = None
     fallen: int = 0

@@ -27,7 +27,7 @@ def inject_faults(gateway: "Gateway", exchange: Exchange) -> Awaitable[None] | N
     assert gateway.injector is not None
     request = exchange.request
     decision = gateway.injector.decide(
-        exchange.caller,
+        exchange.standing.caller,
         request.model,
         request.adapter,
         request.endpoint,

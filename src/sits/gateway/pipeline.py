@@ -23,7 +23,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from sits.core.breakpoints import (
     API_RECV,
-    AUTHORIZED,
     DISPATCHED,
     FIRST_TOKEN,
     SENT,
@@ -41,7 +40,7 @@ from sits.core.request import Request
 from sits.core.timeline import Timeline
 from sits.core.units import SECOND
 from sits.engine.translated import UNSAYABLE
-from sits.gateway.access import ACTIONS, Access
+from sits.gateway.access import Access
 from sits.gateway.adapters.service import Adapters
 from sits.gateway.adapters.stage import need_adapter
 from sits.gateway.adapters.view import Report
@@ -66,7 +65,8 @@ from sits.gateway.places import BREAKER_CODES, Place, Places, catalog, loadable,
 from sits.gateway.quota import Ask, quotas_of, reserve_quota, settle_quota
 from sits.gateway.refusing import answer_error
 from sits.gateway.relay import MEASURED, relay
-from sits.gateway.routing import Routing, match_route, routing_of
+from sits.gateway.routing import Routing, routing_of
+from sits.gateway.standing import Standings, authorize
 from sits.gateway.versions import (
     Answered,
     assign_release,
@@ -81,26 +81,6 @@ from sits.policy.release import Assigner
 
 NO_HEADERS: Mapping[bytes, bytes] = {}
 JSON = b"application/json"
-
-
-def authorize(gateway: "Gateway", exchange: Exchange) -> None:
-    """Who is it, could the request be understood at all, and may they do it?  An unknown caller learns nothing else."""
-    access, headers, request = gateway.access, exchange.headers, exchange.request
-    caller = access.identify(headers.get(b"authorization"), headers.get(b"x-api-key"), exchange.tenant)
-    exchange.caller, exchange.tenant = caller, caller.tenant
-    if exchange.problem is not None:
-        raise exchange.problem
-    if gateway.routing is not None:
-        exchange.region = gateway.routing.matcher.region_of(caller, headers)
-    if access.policy is not None:
-        action = ACTIONS.get(request.endpoint, "infer")
-        asked = access.chosen(headers)
-        exchange.access = access.decide(
-            caller, action, request.model, request.adapter, exchange.region, request.endpoint, asked
-        )
-        access.refuse(exchange.access, action, request.adapter or request.model)
-    timeline = exchange.timeline
-    timeline.at[AUTHORIZED], timeline.how[AUTHORIZED] = gateway.world.now_ns(), MEASURED
 
 
 def admit(gateway: "Gateway", exchange: Exchange) -> None:
@@ -149,7 +129,6 @@ Stage = Callable[["Gateway", Exchange], Awaitable[None] | None]
 
 PIPELINE: tuple[Stage, ...] = (
     authorize,
-    match_route,
     inject_faults,
     assign_release,
     look_in_cache,
@@ -204,6 +183,8 @@ class Gateway:
         self.recorder: Recorder = NoRecorder() if recorder is None else recorder
         self.cpu = cpu
         self.access: Access = Access(fleet, world, None if before is None else before.access)
+        self.standings = Standings(fleet, open_to_all=self.access.open)
+        self.access.forgotten = self.standings.clear
         self.places: Places = Places(
             replicas_of(fleet, engines),
             place,
@@ -215,6 +196,7 @@ class Gateway:
                 fleet,
                 world,
                 self.places.replicas,
+                changed=self.places.changed,
                 tell=tell_adapters,
                 before=None if before is None else before.adapters,
             )
@@ -238,8 +220,6 @@ class Gateway:
         unneeded: set[Stage] = {look_in_cache} if self.cached is None else set()
         if self.injector is None:
             unneeded.add(inject_faults)
-        if self.routing is None:
-            unneeded.add(match_route)
         if self.quotas is None:
             unneeded.add(reserve_quota)
         if not self.holders:
@@ -252,7 +232,7 @@ class Gateway:
             self.metrics = Metrics() if before is None else before.metrics
         self.offered = 0
         self.counts = dict.fromkeys(OUTCOMES, 0)
-        self.turn = 0
+        self.turn = -1
         self._after_ns = fleet.gateway.cost.request - fleet.gateway.cost.request // 2
 
     def start(self) -> None:

@@ -54,6 +54,8 @@ REFRESH_ENGINE_NS = MS // 10
 """How old the other workers' counts of an engine may be, at least, and more with many engines: looking costs about half a
 microsecond an engine.  The totals that admission looks at are never old."""
 
+NEVER_NS = 2**62
+
 TRIPS_MAX = 4096
 
 
@@ -161,8 +163,9 @@ class Places:
         now_ns: when this generation begins, for `before`.
 
     Attributes:
-        replicas, by_id: what policies see.
+        replicas, by_id: what policies see; version: counts the states of it, as far as it is not what is in flight.
         budget: of retries.
+        due_ns: when the next `refresh` has something to do.
         suspects: replicas of which not all is well; trips: breakers of a tenant and model.  Both are empty when all is well, so
             that the live path need not ask.
 
@@ -183,6 +186,7 @@ class Places:
         self._row = self._shared.row(self.place.worker)
         self._inflight = self._shared.over_workers(INFLIGHT)
         self._engines = {r.id: _Engine(r, self._shared, self.place.slots[r.id]) for r in self.replicas}
+        self.version = self.due_ns = 0
         self.trips: dict[tuple[str, str], dict[str, _Trip]] = {}
         self.suspects: set[str] = set()
         self._easing: set[str] = set()
@@ -192,6 +196,11 @@ class Places:
         self.budget = Budget()
         if before is not None:
             self._continue(before, now_ns)
+
+    def changed(self) -> None:
+        """Say that something about a replica is other than it was, besides what is in flight there."""
+        self.version += 1
+        self.due_ns = 0
 
     def inflight(self) -> tuple[int, int]:
         """Requests in flight and their tokens, of all workers, as of now."""
@@ -245,15 +254,17 @@ class Places:
         replica.running, replica.waiting, replica.kv_usage = running, waiting, kv_usage
         replica.observed_ns = now_ns
         replica.capacity_tokens = capacity_tokens or replica.capacity_tokens
+        self.changed()
 
     def refresh(self, now_ns: int) -> None:
-        """Look at what the other workers counted, let probes through where it is time, ease in who came back."""
-        if self._alone and not self.suspects and not self._easing:
-            self._refreshed_ns = now_ns
-        elif now_ns - self._refreshed_ns >= self._every_ns:
-            self._refreshed_ns = now_ns
-            for replica in self.replicas:
-                self._look_at(replica, now_ns)
+        """Look at what the other workers counted, let probes through where it is time, ease in who came back; if it is due."""
+        if now_ns < self.due_ns:
+            return
+        self._refreshed_ns = now_ns
+        for replica in self.replicas:
+            self._look_at(replica, now_ns)
+        calm = self._alone and not self.suspects and not self._easing
+        self.due_ns = NEVER_NS if calm else now_ns + self._every_ns
 
     def closed_to(self, model: str, tenant: str, now_ns: int) -> tuple[str, ...]:
         """Replicas that a tenant's requests for a model have killed connections of too often just now."""
@@ -269,8 +280,8 @@ class Places:
         row[engine.cell + FAILURES] = row[engine.cell + OPEN_NS] = 0
         if engine.state:
             engine.state = engine.CLOSED
-            self._ease(replica, now_ns)
             replica.healthy = True
+            self._ease(replica, now_ns)
 
     def succeeded(self, replica: Replica, model: str = "", tenant: str = "") -> None:
         """The engine answered to the end: the breaker of the likes of it closes, and the retry budget grows a little."""
@@ -315,21 +326,26 @@ class Places:
         total = sum(engine.inflight)
         replica.inflight_requests, replica.inflight_tokens = total // ONE, total % ONE
         if max(engine.opens) > now_ns:
+            if replica.healthy:
+                self.changed()
             engine.state = engine.OPEN
             replica.healthy = False
             self.suspects.add(replica.id)
         elif engine.state == engine.OPEN:
             engine.state = engine.PROBE
             replica.healthy = True
+            self.changed()
         if replica.id in self._easing:
             share = eased(engine.eased_ns, now_ns)
             replica.weight = engine.weight * share
+            self.changed()
             if share >= 1.0:
                 self._easing.discard(replica.id)
 
     def _unreachable(self, replica: Replica, now_ns: int) -> None:
         row, cell = self._row, self._engines[replica.id].cell
         self.suspects.add(replica.id)
+        self.due_ns = 0
         if now_ns - row[cell + FAILED_NS] > BREAKER_WINDOW_NS:
             row[cell + FAILURES] = 0
         row[cell + FAILURES] += 1
@@ -347,12 +363,14 @@ class Places:
         self.suspects.add(replica.id)
         engine.state = engine.OPEN
         replica.healthy = False
+        self.changed()
 
     def _ease(self, replica: Replica, now_ns: int) -> None:
         engine = self._engines[replica.id]
         engine.eased_ns = now_ns
         replica.weight = engine.weight * eased(now_ns, now_ns)
         self._easing.add(replica.id)
+        self.changed()
 
     def _continue(self, before: "Places", now_ns: int) -> None:
         self.budget = before.budget

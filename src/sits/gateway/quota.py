@@ -47,8 +47,8 @@ def reserve_quota(gateway: "Gateway", exchange: Exchange) -> Awaitable[None] | N
     assert quotas is not None
     decision = quotas.reserve(
         request.id,
-        exchange.caller,
-        exchange.asked,
+        exchange.standing.caller,
+        exchange.standing.asked,
         exchange.prompt_tokens,
         _output_most(exchange),
         gateway.world.now_ns(),
@@ -66,8 +66,8 @@ async def _reserve(quotas: Quotas, exchange: Exchange, decision: Decision) -> No
         decision = await quotas.wait(
             decision,
             request.id,
-            exchange.caller,
-            exchange.asked,
+            exchange.standing.caller,
+            exchange.standing.asked,
             exchange.prompt_tokens,
             _output_most(exchange),
         )
@@ -102,7 +102,7 @@ def quota_headers(
     """The `x-ratelimit-*` of an answer, where a quota counted it or refused it."""
     if gateway.quotas is None or not (exchange.reserved or (error is not None and error.code == TOO_MUCH)):
         return []
-    return gateway.quotas.headers(exchange.caller, exchange.asked, gateway.world.now_ns())
+    return gateway.quotas.headers(exchange.standing.caller, exchange.standing.asked, gateway.world.now_ns())
 
 
 def quotas_of(fleet: Fleet, world: World, ask: Ask | None, before: Quotas | None) -> Quotas | None:

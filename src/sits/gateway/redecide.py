@@ -31,7 +31,7 @@ from sits.policy.admit import admit, refusal
 from sits.policy.criteria import NO_ROUTE, Match
 from sits.policy.release import Assigner, Assignment, Target, fall_back
 from sits.policy.residency import Reach
-from sits.policy.route import pick, route
+from sits.policy.route import candidates_of, pick, route
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -152,12 +152,11 @@ class Redecider:
             for group in among:
                 choice = pick(
                     request,
-                    group,
+                    candidates_of(group, model, adapter, step.barred),
                     self.fleet.policy.route,
                     record.need_tokens,
                     step.now_ns,
                     step.turn,
-                    step.barred,
                 )
                 if decisions is not None and (choice or group is among[-1]):
                     decisions.append(self._why(request, record, group, step))

@@ -14,9 +14,10 @@ Deliberately absent: retries and errors (gateway.pipeline), and what the bytes m
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from sits.core.breakpoints import API_RECV, DISPATCHED, FIRST_TOKEN, LAST_TOKEN, Exactness
+from sits.core.breakpoints import API_RECV, DISPATCHED, FIRST_TOKEN, LAST_TOKEN
 from sits.core.errors import EngineError
 from sits.core.request import Chunk
+from sits.core.timeline import MEASURED as MEASURED  # noqa: PLC0414  (also for others)
 from sits.core.units import MS
 from sits.gateway.adapters.stage import check_answer
 from sits.gateway.exchange import Exchange
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 SSE = b"text/event-stream; charset=utf-8"
 JSON = b"application/json"
-MEASURED = int(Exactness.MEASURED)
-"""What the path itself marks, it has measured.  (It writes the cells, as a call a mark would be a third of their cost.)"""
 
 
 async def relay(gateway: "Gateway", exchange: Exchange) -> None:

@@ -1,4 +1,4 @@
-"""Where a request may go by the routes, regions and residency of a configuration: the stage, and what deciding again shares with it.
+"""Where a request may go by the routes, regions and residency of a configuration, live and when it is decided again.
 
 Rules: a route's target or arm names what engines are asked for; the engines that may be asked come in classes, nearest first, and no
 failure, retry or fallback leads out of them (`policy.residency`).  A fleet that has none of the three has no `Routing`, and none of
@@ -15,14 +15,13 @@ from sits.core.errors import SitsError
 from sits.core.fleet import Fleet
 from sits.core.fleet_routes import Regions
 from sits.core.replica import Replica
-from sits.gateway.exchange import Exchange
 from sits.policy.criteria import Match, release_of
 from sits.policy.match import Headers, Matcher
 from sits.policy.release import Assigner
 from sits.policy.residency import Reach, Reaches, refusal
 
 if TYPE_CHECKING:
-    from sits.gateway.pipeline import Gateway
+    from sits.gateway.exchange import Exchange
 
 
 class Routing:
@@ -50,20 +49,6 @@ def routing_of(fleet: Fleet, catalog: Mapping[str, tuple[str, str]]) -> Routing 
     return Routing(fleet, catalog)
 
 
-def match_route(gateway: "Gateway", exchange: Exchange) -> None:
-    """Which route takes it, and where is its caller?"""
-    routing, request = gateway.routing, exchange.request
-    assert routing is not None
-    exchange.match = routing.matcher.match(
-        exchange.caller,
-        request.model,
-        request.adapter,
-        request.endpoint,
-        exchange.headers,
-        region=exchange.region,
-    )
-
-
 def assigned_by(routing: Routing | None, default: Assigner, match: Match, asked: str) -> tuple[Assigner, str]:
     """Who assigns the arm of a request that took this route, and under which name it is asked for."""
     if routing is None or not match.route:
@@ -84,7 +69,7 @@ def groups(reach: Reach, replicas: Sequence[Replica]) -> Iterator[list[Replica]]
         yield [replica for replica in replicas if replica.id in names]
 
 
-def not_allowed(reach: Reach, exchange: Exchange, replicas: Sequence[Replica]) -> SitsError | None:
+def not_allowed(reach: Reach, exchange: "Exchange", replicas: Sequence[Replica]) -> SitsError | None:
     """What to answer when none of the allowed replicas takes the request; None when nothing but load or names is to blame."""
     model = exchange.request.model
     if not any(model in replica.models for replica in replicas):

@@ -27,8 +27,6 @@ from sits.gateway.cached import Cached
 from sits.gateway.exchange import Exchange
 from sits.gateway.metrics import Vitals
 from sits.gateway.openai_api import with_model
-from sits.gateway.routing import assigned_by
-from sits.policy.criteria import NO_ROUTE
 from sits.policy.release import Target
 from sits.policy.release import fall_back as next_target
 
@@ -46,20 +44,21 @@ class Answered(Exception):  # noqa: N818  (no error: the rest of the pipeline ha
 
 def assign_release(gateway: "Gateway", exchange: Exchange) -> None:
     """Which arm of the release does the unit belong to?  An arm may ask engines for another model name."""
-    request, headers = exchange.request, exchange.headers
+    standing, unit, headers = exchange.standing, exchange.request.unit, exchange.headers
     session, hint = headers.get(b"x-sits-session"), headers.get(b"x-model-version")
-    exchange.asked = asked = request.adapter or request.model
-    assigner = gateway.assigner
-    if exchange.match is not NO_ROUTE:
-        assigner, asked = assigned_by(gateway.routing, assigner, exchange.match, asked)
-    exchange.assignment = given = assigner.assign(
-        asked,
-        exchange.tenant,
-        request.unit,
-        session.decode("latin-1") if session else "",
-        exchange.caller.key_id,
-        hint.decode("latin-1") if hint else "",
-    )
+    assigner, given = standing.assigner, None
+    if session is None and hint is None:
+        given = assigner.young.get((standing.name, standing.tenant, standing.key, unit))
+    if given is None:
+        given = assigner.assign(
+            standing.name,
+            standing.tenant,
+            unit,
+            session.decode("latin-1") if session else "",
+            standing.key,
+            hint.decode("latin-1") if hint else "",
+        )
+    exchange.assignment = given
     aim(exchange, given.target)
 
 
@@ -72,7 +71,7 @@ def look_in_cache(gateway: "Gateway", exchange: Exchange) -> None:
     exchange.lookup = cached.ask(
         request.body,
         request.endpoint,
-        asked=exchange.asked,
+        asked=exchange.standing.asked,
         tenant=exchange.tenant,
         assignment=given,
         cache_control=exchange.headers.get(b"cache-control"),

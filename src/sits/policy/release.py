@@ -35,9 +35,9 @@ from sits.policy.cachekey import artefact_of
 from sits.policy.rendezvous import Owners, score
 
 REMEMBERED = 8192
-REMEMBERED_CHARACTERS = 256
+REMEMBERED_CHARACTERS = 512
 PLANS_MAX = 1024
-"""Assignments kept (twice as many at most, some 0.5 kB each), the longest unit of one, and names with a plan: callers choose
+"""Assignments kept (twice as many at most, some 0.5 kB each), the longest texts of one, and names with a plan: callers choose
 all three, and all are cheap to find again."""
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -215,6 +215,8 @@ class Assigner:
         catalog: asked name -> (model, adapter), as engines serve them.
         digests: served name -> digest of what is behind it, where one is known (an adapter registry, an engine that told).
 
+    `young`: what was assigned of late, by (asked, tenant, key, user) where nobody says a session or gives a hint; the hot path looks
+    there before it asks.
     Catalog and digests are read when a name is first asked for: make a new one when they change.
 
     """
@@ -231,8 +233,8 @@ class Assigner:
         self._catalog = catalog
         self._digests = digests
         self._plans: dict[str, _Plan] = {}
-        self._young: dict[tuple[str, str, str, str], Assignment] = {}
-        self._old: dict[tuple[str, str, str, str], Assignment] = {}
+        self.young: dict[tuple[str, ...], Assignment] = {}
+        self._old: dict[tuple[str, ...], Assignment] = {}
 
     def assign(
         self, asked: str, tenant: str, user: str = "", session: str = "", key: str = "", hint: str = ""
@@ -245,6 +247,11 @@ class Assigner:
             ConfigError: no arm of its release has a positive weight.
 
         """
+        memo = (asked, tenant, key, user, session) if session else (asked, tenant, key, user)
+        if not hint:
+            found = self.young.get(memo) or self._old.get(memo)
+            if found is not None:
+                return self._kept(memo, found)
         plan = self._plans.get(asked) or self._plan(asked)
         if session and plan.wanted == "session":
             kind, unit = "session", session
@@ -254,24 +261,18 @@ class Assigner:
             kind, unit = "user", user
         else:
             kind, unit = "key", key
-        if hint:
-            return plan.assignment(kind, tenant, unit, hint)
-        memo = asked, tenant, kind, unit
-        found = self._young.get(memo)
-        return found if found is not None else self._find(memo, plan)
+        given = plan.assignment(kind, tenant, unit, hint)
+        if hint or sum(map(len, memo)) > REMEMBERED_CHARACTERS:
+            return given
+        return self._kept(memo, given)
 
-    def _find(self, memo: tuple[str, str, str, str], plan: _Plan) -> Assignment:
-        """Found among the older half, or made; halves change places when one is full."""
-        found = self._old.get(memo)
-        if found is None:
-            _, tenant, kind, unit = memo
-            found = plan.assignment(kind, tenant, unit, "")
-            if len(unit) > REMEMBERED_CHARACTERS:
-                return found
-        if len(self._young) >= REMEMBERED:
-            self._young, self._old = {}, self._young
-        self._young[memo] = found
-        return found
+    def _kept(self, memo: tuple[str, ...], given: Assignment) -> Assignment:
+        """Remembered among the younger half; halves change places when one is full."""
+        if memo not in self.young:
+            if len(self.young) >= REMEMBERED:
+                self.young, self._old = {}, self.young
+            self.young[memo] = given
+        return given
 
     def _plan(self, asked: str) -> _Plan:
         release = self._releases.get(asked, self._default)

@@ -10,12 +10,12 @@ Filters take away: `unhealthy`, `drained` (weight 0), `model` (does not serve it
            hashing with bounded loads, Mirrokni et al. 2018), else 0.
 
 total = load + ENGINE_WEIGHT x engine + adapter_affinity x adapter + prefix_affinity x prefix.  Pick the highest; a
-tie goes by id, or by the caller's `turn`.  `round_robin` filters alike and then takes turns; it looks at no load.
+tie goes to the lower l_i (what rounding has made equal is not), then by id, or by the caller's `turn`.  `round_robin` filters alike and then takes turns; it looks at no load.
 
 Deliberately absent: dice, clocks, and the replica's state itself (the gateway counts, a scraper observes).
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from math import fsum
 from typing import Any
 
@@ -66,48 +66,85 @@ def route(
     )
 
 
+class Candidates:
+    """The replicas that can take requests for one model and adapter, made ready to be picked from again and again.
+
+    `replicas`, in the order of their `ids`; `only`: the answer where there is no choice, None where there is one; `observed_ns`: of
+    the newest scraped state among them, 0 where nothing was scraped.
+    """
+
+    __slots__ = ("ids", "observed_ns", "only", "replicas")
+
+    def __init__(self, replicas: Iterable[Replica]) -> None:
+        self.replicas = tuple(sorted(replicas, key=lambda replica: replica.id))
+        self.ids = tuple(replica.id for replica in self.replicas)
+        self.only = None if len(self.ids) > 1 else "".join(self.ids)
+        self.observed_ns = max((replica.observed_ns for replica in self.replicas), default=0)
+
+    def without(self, barred: Collection[str]) -> "Candidates":
+        """Those that are not `barred`."""
+        return Candidates(replica for replica in self.replicas if replica.id not in barred)
+
+
+def candidates_of(
+    replicas: Iterable[Replica], model: str, adapter: str, tried: Collection[str] = ()
+) -> Candidates:
+    """The first step of `route` alone; good as long as nothing about the replicas changes but what is in flight there."""
+    return Candidates(
+        replica
+        for replica in replicas
+        if replica.healthy
+        and model in replica.models
+        and replica.weight > 0.0
+        and (not adapter or adapter in replica.adapters)
+        and (not tried or replica.id not in tried)
+    )
+
+
 def pick(
     request: Request,
-    replicas: Sequence[Replica],
+    candidates: Candidates,
     config: Route,
     need_tokens: int,
     now_ns: int,
     turn: int | None = None,
-    tried: Collection[str] = (),
 ) -> str:
     """The choice of `route` alone, empty when it refuses: what the live path asks for each request.
 
     Same arithmetic, without the account of it; a law holds the two together.
     """
-    model, adapter, need = request.model, request.adapter, need_tokens or 1
-    candidates, loads, highest = [], [], 0.0
-    for replica in replicas:
-        if (
-            replica.healthy
-            and model in replica.models
-            and replica.weight > 0.0
-            and (not adapter or adapter in replica.adapters)
-            and (not tried or replica.id not in tried)
-        ):
-            load = (replica.inflight_tokens + need) / replica.weight
-            candidates.append(replica)
-            loads.append(load)
-            if load > highest:  # noqa: PLR1730  (`max` costs a call, here and below)
-                highest = load
-    if len(candidates) < 2:
-        return candidates[0].id if candidates else ""
+    if candidates.only is not None:
+        return candidates.only
+    ids, need = candidates.ids, need_tokens or 1
     if config.kind == "round_robin":
-        return sorted([replica.id for replica in candidates])[(turn or 0) % len(candidates)]
-    totals = _free(candidates, config.stale_after, now_ns)
+        return ids[(turn or 0) % len(ids)]
+    loads = [(replica.inflight_tokens + need) / replica.weight for replica in candidates.replicas]
+    ranks: list[Any] = loads  # the lower, the better
+    observed_ns = candidates.observed_ns
+    if request.adapter or request.prefix or (observed_ns and observed_ns >= now_ns - config.stale_after):
+        totals = _totals(request, candidates.replicas, loads, config, now_ns)
+        ranks = [(-total, load) for total, load in zip(totals, loads, strict=True)]
+    best = min(ranks)
+    ties = ranks.count(best)
+    if ties == 1:
+        return ids[ranks.index(best)]
+    tied: Sequence[str] = ids
+    if ties < len(ids):
+        tied = [name for name, rank in zip(ids, ranks, strict=True) if rank == best]
+    return tied[turn % ties] if turn is not None else tied[0]
+
+
+def _totals(
+    request: Request, replicas: Sequence[Replica], loads: Sequence[float], config: Route, now_ns: int
+) -> list[float]:
+    """The total of each candidate, where more is to be looked at than loads."""
+    highest = max(loads)
+    totals = _free(replicas, config.stale_after, now_ns)
     for i, load in enumerate(loads):
         totals[i] = 1.0 - load / highest + ENGINE_WEIGHT * totals[i]
-    if adapter or request.prefix:
-        _add_homes(totals, request, candidates, loads, config)
-    best = max(totals)
-    if totals.count(best) == 1:
-        return candidates[totals.index(best)].id
-    tied = sorted([replica.id for replica, total in zip(candidates, totals, strict=True) if total == best])
-    return tied[turn % len(tied)] if turn is not None else tied[0]
+    if request.adapter or request.prefix:
+        _add_homes(totals, request, replicas, loads, config)
+    return totals
 
 
 def _add_homes(
@@ -127,17 +164,9 @@ def _add_homes(
 
 
 def _pick(rows: Sequence[dict[str, Any]], turn: int | None) -> str:
-    """The id with the highest total; among equals the first by id, or the `turn`-th."""
-    best = -1.0
-    tied: list[str] = []
-    for row in rows:
-        total = row["total"]
-        if total > best:
-            best, tied = total, [row["id"]]
-        elif total == best:
-            tied.append(row["id"])
-    if len(tied) > 1:
-        tied.sort()
+    """The id with the highest total; among equals that with the lowest load, then the first by id, or the `turn`-th."""
+    best = min((-row["total"], row["load_tokens"]) for row in rows)
+    tied: list[str] = sorted(row["id"] for row in rows if (-row["total"], row["load_tokens"]) == best)
     return tied[turn % len(tied)] if turn is not None else tied[0]
 
 

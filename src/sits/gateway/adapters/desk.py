@@ -52,7 +52,7 @@ class Desk:
         self.waiting = 0
         self.refused = 0
         self._view = View()
-        self._bound: list[list[tuple[Replica, frozenset[str]]]] = []
+        self._bound: list[tuple[list[tuple[Replica, frozenset[str]]], Callable[[], object]]] = []
         self._uses: dict[tuple[str, str], Use] = {}
         self._waiters: dict[str, set[asyncio.Future[None]]] = {}
         self._wanted: set[str] = set()
@@ -61,11 +61,13 @@ class Desk:
         self._doubted: set[str] = set()
         self.number = 0
 
-    def bind(self, control: RuntimeAdapters, replicas: Iterable[Replica]) -> None:
-        """Keep these replicas' `adapters` up to date: what they have by configuration, and what is proven."""
+    def bind(
+        self, control: RuntimeAdapters, replicas: Iterable[Replica], changed: Callable[[], object] = bool
+    ) -> None:
+        """Keep these replicas' `adapters` up to date: what they have by configuration, and what is proven; tell `changed`."""
         self.control = control
         self.names = frozenset(adapter.name for adapter in control.adapters)
-        self._bound = [*self._bound[-(KEPT - 1) :], [(r, frozenset(r.adapters)) for r in replicas]]
+        self._bound = [*self._bound[-(KEPT - 1) :], ([(r, frozenset(r.adapters)) for r in replicas], changed)]
         self._route()
 
     # -- requests -----------------------------------------------------------------------------------------------
@@ -192,9 +194,10 @@ class Desk:
             for name in mine:
                 ready[name] = ready.get(name, 0) + 1
         self.ready = ready
-        for replicas in self._bound:
+        for replicas, changed in self._bound:
             for replica, fixed in replicas:
                 replica.adapters = fixed | proven.get(replica.id, frozenset())
+            changed()
 
     def _expire(self, adapter: str, waiter: "asyncio.Future[None]") -> None:
         if not waiter.done():

@@ -44,7 +44,7 @@ class Adapters:
 
     Args:
         fleet, world: the configuration and the clock.
-        replicas: whose `adapters` are kept up to date.
+        replicas: whose `adapters` are kept up to date; changed: called when they are others.
         tell: gives a report to the keeper's process; None when this is the only one.
         before: of the configuration before this one, in the same process.
 
@@ -58,6 +58,7 @@ class Adapters:
         world: World,
         replicas: Iterable[Replica],
         *,
+        changed: Callable[[], object] = bool,
         tell: Callable[[Report], object] | None = None,
         before: "Adapters | None" = None,
     ) -> None:
@@ -66,6 +67,7 @@ class Adapters:
         self._fleet = fleet
         self._world = world
         self._replicas = list(replicas)
+        self._changed = changed
         self._tell = tell
         self._before = before
         self._beat: asyncio.TimerHandle | None = None
@@ -75,7 +77,7 @@ class Adapters:
             adapter.name: b'"model":"%b"' % adapter.name.encode()
             for adapter in fleet.runtime_adapters.adapters
         }
-        self.desk.bind(fleet.runtime_adapters, self._replicas)
+        self.desk.bind(fleet.runtime_adapters, self._replicas, changed)
 
     def start(self) -> None:
         """Begin; from here on the desk is the one of the configuration before, if there was one."""
@@ -84,7 +86,7 @@ class Adapters:
         if before is not None:
             self.desk, self.keeper = before.hand_on()
             self.desk.send = self._send
-            self.desk.bind(control, self._replicas)
+            self.desk.bind(control, self._replicas, self._changed)
         if self._tell is not None:
             self._beats()
         elif self.keeper is not None:
