@@ -6,9 +6,9 @@ import re
 
 import anthropic
 import openai
-from gateway_upstream import PATIENCE_S, SSE_HEAD, House, Rows, Upstream, answer, chunked
 
 from dialects import unfit_chat, unfit_messages
+from gateway_upstream import PATIENCE_S, SSE_HEAD, House, Rows, Upstream, answer, chunked
 from sits.core.config import load_fleet
 from sits.gateway.pipeline import Gateway
 from sits.gateway.server import Server

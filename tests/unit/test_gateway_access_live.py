@@ -5,9 +5,9 @@ import hashlib
 import anthropic
 import openai
 import pytest
-from gateway_upstream import CHAT, House, live, post
 
 from access_tokens import jwk, jwks, published, token
+from gateway_upstream import CHAT, House, live, post
 from sits.core.access_names import ENDPOINTS
 from sits.core.fleet_access import Access, Issuer, Key, Tenant
 from sits.gateway.openai_api import PARSERS

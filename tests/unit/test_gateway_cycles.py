@@ -4,8 +4,8 @@ import asyncio
 import gc
 
 import pytest
-from gateway_upstream import CHAT, House, answer, live, post, says
 
+from gateway_upstream import CHAT, House, answer, live, post, says
 from sits.gateway.strand import Strand
 
 ENDS = {

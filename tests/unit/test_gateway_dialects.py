@@ -20,9 +20,9 @@ from dialect_upstream import (
     messages_stream,
     openai_error,
 )
-from gateway_upstream import SSE_HEAD, answer, chunked, live, post, says, until
 
 from dialects import unfit_messages
+from gateway_upstream import SSE_HEAD, answer, chunked, live, post, says, until
 from sits import __version__
 from sits.gateway.endpoints import PROMPT_HASH_BYTES, prompt_hash
 

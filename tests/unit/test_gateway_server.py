@@ -7,6 +7,7 @@ import socket
 import openai
 import orjson
 import pytest
+
 from gateway_upstream import (
     CHAT,
     DONE,
@@ -22,7 +23,6 @@ from gateway_upstream import (
     says,
     until,
 )
-
 from sits.core.breakpoints import API_RECV, DISPATCHED, FIRST_TOKEN, LAST_TOKEN, PARSED, SENT
 from sits.core.fleet import Admit, Arm, Policies, Release, Window
 

@@ -5,6 +5,8 @@ import asyncio
 import msgspec
 import orjson
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
 from gateway_upstream import (
     CHAT,
     DONE,
@@ -19,8 +21,6 @@ from gateway_upstream import (
     says,
     until,
 )
-from prometheus_client.parser import text_string_to_metric_families
-
 from sits.core.errors import CapacityError
 from sits.core.fleet import Admit
 from sits.engine.openai import OpenAIEngine as Engine

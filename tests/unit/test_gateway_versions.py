@@ -2,9 +2,9 @@
 
 import openai
 import orjson
-from gateway_upstream import CHAT, PLAIN, STREAM, USAGE, House, live, post
 from test_gateway_pipeline import Answer, Script, virtual
 
+from gateway_upstream import CHAT, PLAIN, STREAM, USAGE, House, live, post
 from sits.core.breakpoints import API_RECV, DISPATCHED, FIRST_TOKEN, LAST_TOKEN, PARSED, SENT
 from sits.core.errors import EngineError
 from sits.core.fleet import Arm, Fleet, OpenAIEngine, Policies, Release, ResponseCache
