@@ -4,8 +4,8 @@ import asyncio
 
 import orjson
 import pytest
-from gateway_upstream import CHAT, DONE, PLAIN, House, answer, event, live, post, says, until, whole_stream
 
+from gateway_upstream import CHAT, DONE, PLAIN, House, answer, event, live, post, says, until, whole_stream
 from sits.core.errors import CallerError
 from sits.core.fleet import Arm, Policies, Release
 from sits.gateway.connection import PIPELINED_BYTES, WRITE_BUFFER_BYTES, Connection
@@ -242,6 +242,20 @@ async def test_large_bodies_wait_outside():
         assert not wire.reading
         connection.connection_lost(None)
         await house.settled()
+
+
+@live
+async def test_who_leaves_while_nothing_is_read_of_him_has_left_all_the_same():
+    """More is pipelined than is taken, so the socket is not read and tells nothing; the engine would have been kept busy."""
+    async with House(says("hang")) as house:
+        _, writer = await house.connect()
+        writer.write(post(CHAT) + b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n" * 60)
+        await until(house.up.hanging.is_set)
+        (connection,) = house.server.connections
+        await until(lambda: not connection.reading)
+        writer.close()
+        await until(house.up.left.is_set)
+        assert (await house.settled())[0]["detail"] == "client_left"
 
 
 @live

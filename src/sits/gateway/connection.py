@@ -2,7 +2,7 @@
 
 Rules:
 - One exchange at a time; pipelined requests wait their turn, in a queue bounded in number and in bytes.  Beyond it reading
-  stops, and with it the notice of the client's leaving, until the queue is shorter.
+  stops until the queue is shorter, and whether the client has left is asked again and again.
 - A client that leaves cancels its exchange at once, wherever that is: in a window, waiting for the engine, in mid-stream.
   An end-of-file from the client counts as leaving, as with nginx.
 - Back-pressure: when the client does not read, the sink's `write` waits, so the engine is not read either; and no next
@@ -17,6 +17,7 @@ Deliberately absent: what a request means (gateway.server reads it, gateway.pipe
 """
 
 import asyncio
+import select
 from collections import deque
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, cast
@@ -48,6 +49,9 @@ reading stops."""
 
 WRITE_BUFFER_BYTES = 256 * 1024
 """Bytes a client may be behind before its engine is held back."""
+
+LOOK_OUT_NS = SECOND // 20
+"""How often a client that sends more than is read is asked whether it is still there."""
 
 LINGER_NS = 2 * SECOND
 LINGER_MAX = 512
@@ -185,6 +189,16 @@ class Connection(asyncio.Protocol):
         if self._queue and self.reading and self._crowded():
             self.reading = False
             self.transport.pause_reading()
+            self._look_out()
+
+    def _look_out(self) -> None:
+        """A socket that is not read does not tell that its client has left: ask, as long as it is not read."""
+        if self.reading or self.transport.is_closing():
+            return
+        if has_left(self.transport):
+            self.transport.abort()
+        else:
+            self.server.loop.call_later(LOOK_OUT_NS / SECOND, self._look_out)
 
     def _weigh(self, now_ns: int) -> bool:
         """Charge what is held; False when there is no room."""
@@ -322,6 +336,16 @@ class Connection(asyncio.Protocol):
             self.transport.close()
         elif waited and self._queue:
             self._next()
+
+
+def has_left(transport: asyncio.Transport) -> bool:
+    """Whether the other side has closed, at least its sending half."""
+    link = transport.get_extra_info("socket")
+    if link is None:
+        return False
+    poll = select.poll()
+    poll.register(link.fileno(), select.POLLRDHUP)
+    return bool(poll.poll(0))
 
 
 def _allowed(path: bytes) -> bytes:
