@@ -2,10 +2,12 @@
 
 usage: python benchmarks/bench_recorder.py [rows] [repeats]
 
-Thread CPU time over `rows` calls into a recorder that never fills, best and median of `repeats`; an empty loop of the
+Thread CPU time over `rows` calls (what a busy worker records between two flushes) with a worker's settings of the garbage
+collector, best and median of `repeats`; an empty loop of the
 same shape is subtracted.  Also the cost of marking 17 points, of packing a row for the keeper and of making it columns.
 """
 
+import gc
 import os
 import statistics
 import sys
@@ -13,6 +15,7 @@ import time
 
 import msgspec
 
+from sits.app.up.pauses import THRESHOLDS
 from sits.core.timeline import Timeline
 from sits.telemetry.packing import pack
 from sits.telemetry.recorder import LABELS, Recorder
@@ -32,8 +35,10 @@ def cpu_ns_a_call(call, rows):
 
 
 def main():
-    rows = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
-    repeats = int(sys.argv[2]) if len(sys.argv) > 2 else 9
+    rows = int(sys.argv[1]) if len(sys.argv) > 1 else 2_000
+    repeats = int(sys.argv[2]) if len(sys.argv) > 2 else 100
+    gc.freeze()
+    gc.set_threshold(*THRESHOLDS)
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     line = Timeline()
     for point in range(20):
