@@ -104,7 +104,7 @@ def _facts(record: Recorded) -> tuple[tuple[str, str], ...]:
         ("route", record.route),
         ("arm", record.arm + (f" after {record.fallen} fallbacks" if record.fallen else "")),
         ("cache", record.cache),
-        ("quota", f"{record.quota}, {record.reserved} tokens" if record.quota else ""),
+        *(("quota", f"{cost} of {name} reserved, {left} left") for name, _, cost, left in record.reserved),
         ("configuration", record.generation),
     )
     return tuple((name, value) for name, value in told if value)

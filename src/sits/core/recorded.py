@@ -70,7 +70,7 @@ class Recorded(msgspec.Struct, array_like=True):
         route: name of the route that matched.
         arm, fallen: the arm that answered, and how many fallbacks it took.
         cache: hit, miss, bypass or empty; cache_key: its key, hex.
-        quota: outcome of the reservation; reserved: tokens.
+        quota: outcome of the reservation, empty when no quota counts it; reserved: (balance, window, cost, left after it) of each.
         routed: every choice of a replica.
         inflight_requests, inflight_tokens, admitted_ns: what admission saw; -1: it was not asked.
         deadline_ns: the caller's.
@@ -103,7 +103,7 @@ class Recorded(msgspec.Struct, array_like=True):
     cache: str = ""
     cache_key: str = ""
     quota: str = ""
-    reserved: int = 0
+    reserved: tuple[tuple[str, int, int, int], ...] = ()
     routed: tuple[Routed, ...] = ()
     inflight_requests: int = -1
     inflight_tokens: int = -1

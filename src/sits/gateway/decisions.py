@@ -76,8 +76,10 @@ class Decisions:
             )
             self._add("facts", (self._version, now_ns, encode(Facts(self._version, seen))))
 
-    def record(self, exchange: "Exchange", generation: str, now_ns: int) -> None:
-        """Keep the record of a finished exchange."""
+    def record(
+        self, exchange: "Exchange", generation: str, now_ns: int, held: tuple[tuple[str, int, int, int], ...]
+    ) -> None:
+        """Keep the record of a finished exchange; `held` is what quotas hold for it."""
         request, standing, headers = exchange.request, exchange.standing, exchange.headers
         caller = standing.caller
         session, hint = headers.get(b"x-sits-session"), headers.get(b"x-model-version")
@@ -107,8 +109,8 @@ class Decisions:
             exchange.fallen,
             "" if lookup is None else lookup.header.decode(),
             "",
-            "",
-            0,
+            "reserved" if held else "",
+            held,
             exchange.routed_on,
             requests,
             tokens,

@@ -341,7 +341,9 @@ class Gateway:
         if self.cached is not None:
             keep_answer(self.cached, exchange, self.world.now_ns())
         if self.decisions is not None:
-            self.decisions.record(exchange, self.generation, self.world.now_ns())
+            quotas = self.quotas if exchange.reserved else None
+            held = () if quotas is None else quotas.book.held(exchange.request.id)
+            self.decisions.record(exchange, self.generation, self.world.now_ns(), held)
         if exchange.reserved and self.quotas is not None:
             settle_quota(self.quotas, exchange)
         request, timeline = exchange.request, exchange.timeline
