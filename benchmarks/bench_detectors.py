@@ -9,8 +9,9 @@ the share within 8 s and within 60 s, and the median delay in seconds.  A step c
 `most` is what nobody can beat: of all tests on the arrivals of 8 s that raise no more false alarms, and know both rates and
 the moment of the step, the most powerful (Neyman and Pearson) finds that share of doublings.
 
-The bars are of the default detector: at most 0.1 false alarms an hour at every rate, every doubling found within 8 s from
-10 requests a second on, and at most 10 alarms an hour on the Azure conversation trace.  Exits with 1 when one is missed.
+The bars are of the default detector: at most 0.1 false alarms an hour at every rate; of doublings 99 % found within 8 s from
+10 requests a second on (below, nobody can: see `most`), and all within a minute from 5 on; at most 10 alarms an hour on the Azure
+conversation trace.  Exits with 1 when one is missed.
 """
 
 import argparse
@@ -30,7 +31,8 @@ TRACE = ROOT.parent / "shared" / "data" / "traces" / "azure_llm_2023_conv.parque
 RATES = (1.0, 5.0, 10.0, 20.0, 100.0)
 FACTORS = (1.5, 2.0, 4.0, 0.5)
 SOON_S, LATE_S = 8, 60
-FALSE_BAR, TRACE_BAR, SURE_FROM = 0.1, 10.0, 10.0
+FALSE_BAR, TRACE_BAR = 0.1, 10.0
+SOON_BAR, SOON_FROM, LATE_FROM = 0.99, 10.0, 5.0
 
 Make = Callable[[], Detector]
 
@@ -105,6 +107,16 @@ def on_trace(make: Callable[[], type], path: Path) -> tuple[int, int, float]:
     return said.count(1), said.count(-1), float(times[-1]) / 3600
 
 
+def misses(rate: float, soon: float, ever: float) -> list[str]:
+    """What of the bars on doublings is not held."""
+    said = []
+    if rate >= SOON_FROM and soon < SOON_BAR:
+        said.append(f"{soon:.1%} of doublings within {SOON_S} s at {rate:g} req/s")
+    if rate >= LATE_FROM and ever < 1.0:
+        said.append(f"{ever:.1%} of doublings within {LATE_S} s at {rate:g} req/s")
+    return said
+
+
 def main() -> int:
     """Print the tables; 1 where a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -145,8 +157,8 @@ def main() -> int:
                 found = late[np.isfinite(late)]
                 delay = f"{np.median(found):5.1f} s" if len(found) else "      -"
                 shown += f"   {soon:5.1%} {len(found) / len(late):5.0%} {delay}"
-                if name == "cusum" and factor == 2.0 and rate >= SURE_FROM and soon < 1.0:
-                    missed.append(f"{soon:.1%} of doublings within {SOON_S} s at {rate:g} req/s")
+                if name == "cusum" and factor == 2.0:
+                    missed += misses(rate, soon, len(found) / len(late))
             print(
                 f"{rate:6g}  {name:8}{shown}{bound[rate]:10.1%}"
                 if name == "cusum"

@@ -221,6 +221,13 @@ def test_emulated_engines_are_known_to_batch_continuously(tmp_path):
     assert any("policy.window" in line for line in told["warnings"])
 
 
+def test_the_configuration_of_the_document_is_one_and_warns_of_nothing():
+    text = (Path(__file__).parents[2] / "docs" / "windows.md").read_text(encoding="utf-8")
+    fleet = load_fleet("name: t\n" + re.search(r"```yaml\n(.+?)```", text, re.DOTALL)[1])
+    assert fleet.policy.window.endpoints == ("/v1/embeddings",)
+    assert window_warnings(fleet) == []
+
+
 @pytest.mark.parametrize(
     ("window", "says"),
     [
