@@ -94,7 +94,7 @@ def _nameless(engine: EmulatedEngine) -> EmulatedEngine:
 def _gateway(drawing: Drawing, fleet: Fleet, other: Fleet | None) -> float:
     def parts(of: Fleet) -> list[str]:
         window = of.policy.window
-        waits = {"fixed": show_duration(window.base), "adaptive": f"{show_duration(window.low)} to {show_duration(window.high)}"}  # fmt: skip
+        waits = {"fixed": show_duration(window.base), "adaptive": f"{window.reaction}, up to {show_duration(window.high)}"}  # fmt: skip
         workers = of.gateway.workers
         shown = [
             f"{workers} worker{'s' if workers != 1 else ''}",
