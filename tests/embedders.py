@@ -10,6 +10,7 @@ import zlib
 
 import orjson
 
+from gateway_heads import head_lines
 from sits.core.breakpoints import API_RECV, ENGINE_RECV, PARSED
 from sits.core.fleet import Fleet, Objective, OpenAIEngine, Policies
 from sits.core.request import Chunk, Request, Usage
@@ -80,8 +81,8 @@ class Reply:
     def __init__(self):
         self.status, self.data, self.headers = 0, b"", {}
 
-    def start(self, status, content_type, headers=()):
-        self.status, self.headers = status, dict(headers)
+    def start(self, status, content_type, lines=b""):
+        self.status, self.headers = status, head_lines(lines)
 
     def write(self, data):
         self.data += data

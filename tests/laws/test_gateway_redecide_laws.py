@@ -35,7 +35,7 @@ class Flaky:
 
 
 class Silent:
-    def start(self, status, content_type, headers=()):
+    def start(self, status, content_type, lines=b""):
         pass
 
     def write(self, data):

@@ -57,7 +57,7 @@ class Engine:
 class Answer:
     status = 0
 
-    def start(self, status, content_type, headers=()):
+    def start(self, status, content_type, lines=b""):
         self.status = status
 
     def write(self, data):

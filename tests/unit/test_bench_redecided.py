@@ -53,7 +53,7 @@ class Timed:
 
 
 class Quiet:
-    def start(self, status, content_type, headers=()):
+    def start(self, status, content_type, lines=b""):
         pass
 
     def write(self, data):

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway_heads import head_lines
 from sits.core.breakpoints import AUTHORIZED, ROUTED
 from sits.core.caller import ANONYMOUS
 from sits.core.config import load_fleet
@@ -42,8 +43,8 @@ class Engine:
 
 
 class Answer:
-    def start(self, status, content_type, headers=()):
-        self.status, self.headers = status, dict(headers)
+    def start(self, status, content_type, lines=b""):
+        self.status, self.headers = status, head_lines(lines)
 
     def write(self, data):
         self.data = data

@@ -335,7 +335,7 @@ def test_an_authority_killed_again_and_again_settles_to_the_token(tmp_path):
     for step in range(300):
         request, tokens = f"r{step}", int(dice.integers(1, 400))
         told = book.reserve(request, slots, tokens, 0, world.now_ns())
-        slots[0].line.waits[:] = [tokens] if told.outcome == "short" else []
+        slots.all[0].line.waits[:] = [tokens] if told.outcome == "short" else []
         question = book.lines.ask(world.now_ns())
         if question is not None:
             keeper.end.send(encode(question))
@@ -347,7 +347,7 @@ def test_an_authority_killed_again_and_again_settles_to_the_token(tmp_path):
                 keeper.begin()
                 keeper.end.send(encode(question))
             book.lines.hear(decode_answer(keeper.end.recv(65_536)), world.now_ns())
-            slots[0].line.waits.clear()
+            slots.all[0].line.waits.clear()
         if told.outcome == "short":
             told = book.reserve(request, slots, tokens, 0, world.now_ns())
         if told.outcome == "reserved":

@@ -5,6 +5,7 @@ import asyncio
 import orjson
 import pytest
 
+from gateway_heads import head_lines
 from sits.core.breakpoints import (
     API_RECV,
     AUTHORIZED,
@@ -69,9 +70,9 @@ class Answer:
         self.data = b""
         self.finished = self.aborted = False
 
-    def start(self, status, content_type, headers=()):
+    def start(self, status, content_type, lines=b""):
         assert not self.status
-        self.status, self.content_type, self.headers = status, content_type, dict(headers)
+        self.status, self.content_type, self.headers = status, content_type, head_lines(lines)
 
     def write(self, data):
         assert self.status

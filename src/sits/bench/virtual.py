@@ -26,7 +26,6 @@ from sits.core.ports import Engine
 from sits.core.report import Account
 from sits.core.request import Chunk, Request
 from sits.core.timeline import Timeline
-from sits.gateway.exchange import Headers
 from sits.gateway.pipeline import Gateway
 from sits.predict.transfer import Dips
 from sits.sim.cpu import Flow, VirtualCpu
@@ -58,7 +57,7 @@ class _Silence:
     def in_pieces(self) -> None:
         """Taken as it comes."""
 
-    def start(self, status: int, content_type: bytes, headers: Headers = ()) -> None:
+    def start(self, status: int, content_type: bytes, lines: bytes = b"") -> None:
         """Nothing to keep."""
 
     def write(self, data: bytes) -> None:

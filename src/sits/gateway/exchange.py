@@ -8,7 +8,7 @@ Rules: an Exchange ends in exactly one outcome, set once: `completed`, `failed`,
 Deliberately absent: behaviour.  What happens to an Exchange is the list in `gateway.pipeline`.
 """
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -32,8 +32,6 @@ CLIENT_LEFT = 499
 UNKNOWN_OUTPUT_TOKENS = 256
 """What a request without an output limit is counted as, tokens; an accounting guess, not a limit."""
 
-Headers = Sequence[tuple[bytes, bytes]]
-
 
 class Sink(Protocol):
     """Where one answer goes.  Calls come in this order: (`in_pieces`,) `start`, `write`..., then `finish` or `abort`.
@@ -45,8 +43,8 @@ class Sink(Protocol):
     def in_pieces(self) -> None:
         """What is written is to be sent as it comes, though it is no stream of events: it is too large to be held."""
 
-    def start(self, status: int, content_type: bytes, headers: Headers = ()) -> None:
-        """Begin the answer; nothing needs to be sent yet."""
+    def start(self, status: int, content_type: bytes, lines: bytes = b"") -> None:
+        """Begin the answer; nothing needs to be sent yet.  `lines` are more of its head, each with the line end before it."""
 
     def write(self, data: bytes) -> Awaitable[None] | None:
         """Hand over a piece; there is room for more when what it returned is over."""

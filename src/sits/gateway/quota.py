@@ -28,7 +28,7 @@ from sits.gateway.ledger.embedded import Embedded
 from sits.gateway.ledger.lines import Lines
 from sits.gateway.ledger.messages import Answer, LeaseAsk, decode_answer, encode
 from sits.gateway.ledger.quotas import Quotas, refusal
-from sits.policy.quota import RESERVED, UNLIMITED
+from sits.policy.quota import RESERVED
 
 if TYPE_CHECKING:
     from sits.gateway.pipeline import Gateway
@@ -43,50 +43,42 @@ TOO_MUCH = "quota_exceeded"
 
 def reserve_quota(gateway: "Gateway", exchange: Exchange) -> Awaitable[None] | None:
     """May the caller take that much?  Only a lease that has to be fetched makes it wait."""
-    quotas, request = gateway.quotas, exchange.request
+    quotas, standing, request = gateway.quotas, exchange.standing, exchange.request
     assert quotas is not None
-    decision = quotas.reserve(
-        request.id,
-        exchange.standing.caller,
-        exchange.standing.asked,
-        exchange.prompt_tokens,
-        _output_most(exchange),
-        gateway.world.now_ns(),
-    )
+    slots = standing.slots
+    if slots is None:
+        slots = standing.slots = quotas.slots(standing.caller, standing.asked)
+    if not slots.all:
+        return None
+    most = 0 if request.endpoint == EMBEDDINGS else request.output_tokens_max or UNKNOWN_OUTPUT_TOKENS
+    decision = quotas.book.reserve(request.id, slots, exchange.prompt_tokens, most, gateway.world.now_ns())
     if decision is RESERVED:
         exchange.reserved = True
         return None
-    return None if decision is UNLIMITED else _reserve(quotas, exchange, decision)
+    return _reserve(quotas, exchange, decision, most)
 
 
-async def _reserve(quotas: Quotas, exchange: Exchange, decision: Decision) -> None:
-    request = exchange.request
+async def _reserve(quotas: Quotas, exchange: Exchange, decision: Decision, most: int) -> None:
     if decision.outcome == "short":
         exchange.reserved = True  # from now on it may be, even if the client leaves while we wait
         decision = await quotas.wait(
             decision,
-            request.id,
+            exchange.request.id,
             exchange.standing.caller,
             exchange.standing.asked,
             exchange.prompt_tokens,
-            _output_most(exchange),
+            most,
         )
     if decision is not RESERVED:
         raise refusal(decision)
 
 
-def _output_most(exchange: Exchange) -> int:
-    request = exchange.request
-    return 0 if request.endpoint == EMBEDDINGS else request.output_tokens_max or UNKNOWN_OUTPUT_TOKENS
-
-
 def settle_quota(quotas: Quotas, exchange: Exchange) -> None:
     """Charge what was taken, give back the rest."""
-    outcome, sent = exchange.outcome, exchange.timeline.at[DISPATCHED]
-    if (
-        outcome == "completed"
-        or (outcome != "refused" and exchange.started)
-        or (outcome == "cancelled" and sent)
+    outcome = exchange.outcome
+    if outcome == "completed" or (
+        outcome != "refused"
+        and (exchange.started or (outcome == "cancelled" and exchange.timeline.at[DISPATCHED]))
     ):
         prompt = exchange.prompt_tokens
         quotas.settle(
@@ -96,13 +88,14 @@ def settle_quota(quotas: Quotas, exchange: Exchange) -> None:
         quotas.void(exchange.request.id)
 
 
-def quota_headers(
-    gateway: "Gateway", exchange: Exchange, error: SitsError | None = None
-) -> list[tuple[bytes, bytes]]:
+def quota_head(gateway: "Gateway", exchange: Exchange, error: SitsError | None = None) -> bytes:
     """The `x-ratelimit-*` of an answer, where a quota counted it or refused it."""
-    if gateway.quotas is None or not (exchange.reserved or (error is not None and error.code == TOO_MUCH)):
-        return []
-    return gateway.quotas.headers(exchange.standing.caller, exchange.standing.asked, gateway.world.now_ns())
+    quotas, slots = gateway.quotas, exchange.standing.slots
+    if quotas is None or slots is None:
+        return b""
+    if not exchange.reserved and (error is None or error.code != TOO_MUCH):
+        return b""
+    return quotas.head(slots, gateway.world.now_ns())
 
 
 def quotas_of(fleet: Fleet, world: World, ask: Ask | None, before: Quotas | None) -> Quotas | None:

@@ -10,7 +10,7 @@ from sits.core.breakpoints import SENT
 from sits.core.errors import BugError, EngineError, SitsError
 from sits.gateway.endpoints import error_of, event_of
 from sits.gateway.exchange import Exchange
-from sits.gateway.quota import quota_headers
+from sits.gateway.quota import quota_head
 
 if TYPE_CHECKING:
     from sits.gateway.pipeline import Gateway
@@ -24,10 +24,10 @@ async def answer_error(gateway: "Gateway", exchange: Exchange, error: SitsError)
     exchange.end(outcome, error.status, error.code or error.kind)
     sink, (status, body) = exchange.sink, error_of(error, exchange.request)
     if not exchange.started:
-        headers = quota_headers(gateway, exchange, error)
+        lines = quota_head(gateway, exchange, error)
         if error.retry_after_s is not None:
-            headers.append((b"retry-after", b"%d" % max(1, round(error.retry_after_s))))
-        sink.start(status, JSON, headers)
+            lines += b"\r\nretry-after: %d" % max(1, round(error.retry_after_s))
+        sink.start(status, JSON, lines)
         waiting = sink.write(body)
     elif exchange.streaming:
         waiting = sink.write(event_of(body, exchange.request))

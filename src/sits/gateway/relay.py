@@ -21,7 +21,7 @@ from sits.core.timeline import MEASURED as MEASURED  # noqa: PLC0414  (also for 
 from sits.core.units import MS
 from sits.gateway.adapters.stage import check_answer
 from sits.gateway.exchange import Exchange
-from sits.gateway.quota import quota_headers
+from sits.gateway.quota import quota_head
 from sits.gateway.versions import copier_of
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 SSE = b"text/event-stream; charset=utf-8"
 JSON = b"application/json"
+_TIMED = b"\r\nx-sits-engine: %b\r\nserver-timing: gateway;dur=%.2f, engine;dur=%.2f"
 
 
 async def relay(gateway: "Gateway", exchange: Exchange) -> None:
@@ -141,20 +142,17 @@ def _start(gateway: "Gateway", exchange: Exchange, chunk: Chunk) -> None:
         exchange.end("refused", chunk.status, f"engine_{chunk.status}")
     at = exchange.timeline.at
     here_ns, there_ns = at[DISPATCHED] - at[API_RECV], gateway.world.now_ns() - at[DISPATCHED]
-    headers = [
-        (b"x-sits-engine", exchange.replica.id.encode()),
-        (b"server-timing", f"gateway;dur={here_ns / MS:.2f}, engine;dur={there_ns / MS:.2f}".encode()),
-    ]
+    lines = _TIMED % (exchange.replica.id.encode(), here_ns / MS, there_ns / MS)
     if exchange.lookup is not None:
-        headers.append((b"x-sits-cache", exchange.lookup.header))
+        lines += b"\r\nx-sits-cache: " + exchange.lookup.header
     if exchange.fell_back is not None:
-        headers.append((b"x-sits-fallback", exchange.arm.encode()))
+        lines += b"\r\nx-sits-fallback: " + exchange.arm.encode()
     if exchange.injected is not None:
-        headers.append((b"x-sits-injected", exchange.injected.choice.encode()))
+        lines += b"\r\nx-sits-injected: " + exchange.injected.choice.encode()
     if exchange.reserved:
-        headers += quota_headers(gateway, exchange)
+        lines += quota_head(gateway, exchange)
     if chunk.retry_after:
-        headers.append((b"retry-after", chunk.retry_after))
+        lines += b"\r\nretry-after: " + chunk.retry_after
     if chunk.in_pieces:
         exchange.sink.in_pieces()
-    exchange.sink.start(chunk.status, content_type, headers)
+    exchange.sink.start(chunk.status, content_type, lines)

@@ -9,36 +9,28 @@ Deliberately absent: the connection and what else is asked on it (gateway.connec
 import asyncio
 from typing import TYPE_CHECKING
 
-from sits.gateway.exchange import Headers
 from sits.gateway.http import CLOSES, HEAD_END, LAST_CHUNK, chunk_size, status_line
 
 if TYPE_CHECKING:
     from sits.gateway.connection import Connection
 
-ID_NAMES: tuple[bytes, ...] = (b"\r\nx-request-id: ", b"\r\nx-sits-decision-id: ")
-"""The names under which an answer says the request's id."""
+_SAID = b"%b\r\nx-request-id: %b\r\nx-sits-decision-id: %b"
+"""The generation, and the names under which an answer says the request's id."""
 
 
 class HttpSink:
     """The answer of one exchange on a connection."""
 
-    __slots__ = (
-        "_body",
-        "_connection",
-        "_name",
-        "_names",
-        "_parts",
-        "_stamp",
-        "_streaming",
-        "chunked",
-        "close",
-    )
+    __slots__ = ("_body", "_connection", "_head", "_said", "_streaming", "chunked", "close")
 
     def __init__(self, connection: "Connection", request_id: str, close: bool, chunked: bool) -> None:
+        name = request_id.encode()
         self._connection = connection
-        self._name = request_id.encode()
-        self._names = ID_NAMES
-        self._stamp = connection.server.stamp  # now: it ends on the generation it begins on
+        self._said = _SAID % (
+            connection.server.stamp,
+            name,
+            name,
+        )  # now: it ends on the generation it begins on
         self._body = b""
         self._streaming = False
         self.close = close
@@ -46,27 +38,21 @@ class HttpSink:
 
     def name_for_anthropic(self) -> None:
         """Say the request's id also by the name Anthropic's clients look for."""
-        self._names = (*ID_NAMES, b"\r\nrequest-id: ")
+        self._said += b"\r\nrequest-id: " + self._said.rpartition(b" ")[2]
 
     def in_pieces(self) -> None:
         """Send what is written as it comes, whatever it is."""
         self._streaming = True
 
-    def start(self, status: int, content_type: bytes, headers: Headers = ()) -> None:
+    def start(self, status: int, content_type: bytes, lines: bytes = b"") -> None:
         """Prepare the head; it leaves with the first piece of the body."""
-        name, server = self._name, self._connection.server
-        parts = [status_line(status), b"content-type: ", content_type, self._stamp]
-        for what in self._names:
-            parts += (what, name)
-        for what, value in headers:
-            parts += (b"\r\n", what, b": ", value)
+        self._head = b"%bcontent-type: %b%b%b" % (status_line(status), content_type, self._said, lines)
         if self._streaming or content_type.startswith(b"text/event-stream"):
             self._streaming = True
-            self.close = self.close or not self.chunked or server.draining
+            self.close = self.close or not self.chunked or self._connection.server.draining
             if self.chunked:
-                parts.append(b"\r\ntransfer-encoding: chunked")
-            parts.append(CLOSES if self.close else HEAD_END)
-        self._parts = parts
+                self._head += b"\r\ntransfer-encoding: chunked"
+            self._head += CLOSES if self.close else HEAD_END
 
     def write(self, data: bytes) -> "asyncio.Future[None] | None":
         """Send a piece of a stream; keep a piece of a plain answer until its length is known."""
@@ -77,27 +63,22 @@ class HttpSink:
             if not data:  # an empty chunk would end the body
                 return None
             data = b"".join((chunk_size(len(data)), data, b"\r\n"))
-        if self._parts:
-            self._parts.append(data)
-            data = b"".join(self._parts)
-            self._parts.clear()
+        if self._head:
+            data, self._head = self._head + data, b""
         connection = self._connection
         connection.transport.write(data)
         return connection.paused
 
     def finish(self) -> "asyncio.Future[None] | None":
         """Send what ends the answer."""
-        connection, parts = self._connection, self._parts
+        connection, head, body = self._connection, self._head, self._body
         if self._streaming:
-            if self.chunked:
-                parts.append(LAST_CHUNK)
-            connection.transport.write(b"".join(parts))
-            return connection.paused
-        body = self._body
-        self.close = self.close or connection.server.draining
-        ending = CLOSES if self.close else HEAD_END
-        parts += (b"\r\ncontent-length: ", str(len(body)).encode(), ending, body)
-        connection.transport.write(b"".join(parts))
+            end = head + LAST_CHUNK if self.chunked else head
+        else:
+            self.close = self.close or connection.server.draining
+            end = b"%b\r\ncontent-length: %d%b" % (head, len(body), CLOSES if self.close else HEAD_END)
+            end += body
+        connection.transport.write(end)
         return connection.paused
 
     def abort(self) -> None:

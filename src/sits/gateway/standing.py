@@ -24,6 +24,7 @@ from sits.core.remember import Remember
 from sits.core.timeline import MEASURED
 from sits.gateway.access import ACTIONS
 from sits.gateway.decisions import headers_read
+from sits.gateway.ledger.line import Slots
 from sits.gateway.routing import assigned_by
 from sits.policy.criteria import NO_ROUTE, Match
 from sits.policy.release import Assigner
@@ -50,6 +51,7 @@ class Standing:
         region: where they are; access: why they may, where policies decide that; match: the route that takes it.
         asked: the name they ask for.
         assigner, name: who assigns the arm, and under which name.
+        slots: the balances it is charged to, once that was asked.
         able: by arm, the replicas to choose from, and the state of the places they were found in.
 
     """
@@ -65,6 +67,7 @@ class Standing:
         "match",
         "name",
         "region",
+        "slots",
         "tenant",
     )
 
@@ -78,6 +81,7 @@ class Standing:
         self.asked = ""
         self.assigner = assigner
         self.name = ""
+        self.slots: Slots | None = None
         self.able: dict[str, tuple[int, tuple[Candidates, ...]]] = {}
 
 

@@ -172,17 +172,14 @@ def _answer_from(gateway: "Gateway", cached: Cached, exchange: Exchange, target:
 
 
 def _give(exchange: Exchange, answer: Answer, now_ns: int) -> None:
-    headers = [
-        (b"x-sits-cache", b"hit"),
-        (b"age", b"%d" % ((now_ns - answer.stored_ns) // 1_000_000_000)),
-    ]
+    lines = b"\r\nx-sits-cache: hit\r\nage: %d" % ((now_ns - answer.stored_ns) // 1_000_000_000)
     exchange.started = exchange.answered = True
     exchange.replica = None  # one that failed just now has no part in it
     exchange.status = 200
     exchange.streaming = answer.content_type.startswith(b"text/event-stream")
     exchange.spent(0, answer.usage_again)
     exchange.end("completed", 200, "cache_hit")
-    exchange.sink.start(200, answer.content_type, headers)
+    exchange.sink.start(200, answer.content_type, lines)
     waiting = exchange.sink.write(answer.data)
     if exchange.streaming:
         exchange.timeline.mark(FIRST_TOKEN, now_ns)

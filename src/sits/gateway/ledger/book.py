@@ -10,13 +10,13 @@ its request ends after all, what it took is still counted.
 Deliberately absent: waiting and sending (gateway.ledger.client); the clock is handed in.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import islice
 
 from sits.core.decision import Decision
-from sits.core.fleet_quota import MILLI, Outage
+from sits.core.fleet_quota import Outage
 from sits.core.units import SECOND
-from sits.gateway.ledger.line import Held, Line, Slot
+from sits.gateway.ledger.line import Held, Line, Slots
 from sits.gateway.ledger.lines import Lines
 from sits.policy.quota import RESERVED, Room, decide
 
@@ -58,7 +58,7 @@ class Book:
         return len(self._open)
 
     def reserve(
-        self, request_id: str, slots: Sequence[Slot], input_tokens: int, output_tokens: int, now_ns: int
+        self, request_id: str, slots: Slots, input_tokens: int, output_tokens: int, now_ns: int
     ) -> Decision:
         """Reserve what a request may take at most.
 
@@ -67,25 +67,22 @@ class Book:
         """
         if request_id in self._open or request_id in self._closed or request_id in self._closed_before:
             return self._again(request_id)
+        if now_ns >= slots.until_ns and not slots.look(now_ns):
+            return self._look_closer(request_id, slots, input_tokens, output_tokens, now_ns)
         held: Held = []
         tokens = input_tokens + output_tokens
-        for slot in slots:
-            line = slot.line
-            cost = (
-                tokens
-                if line.plain
-                else (input_tokens * line.w_input + output_tokens * line.w_output + line.base) // MILLI
-            )
+        for line in slots.lines:
+            cost = tokens if line.plain else line.fixed or line.meter.cost(input_tokens, output_tokens)
             left = line.left - cost
-            if left < 0 or now_ns >= line.until_ns:
-                for taken, amount in held:
-                    taken.left += amount
-                return self._look_closer(request_id, slots, input_tokens, output_tokens, now_ns)
-            line.left = left
-            held.append((line, cost))
             if left < line.low:
+                if left < 0:
+                    for taken, amount in held:
+                        taken.left += amount
+                    return self._look_closer(request_id, slots, input_tokens, output_tokens, now_ns)
                 line.run_low(now_ns)
                 self.wake()
+            line.left = left
+            held.append((line, cost))
         self._open[request_id] = (now_ns, held)
         return RESERVED
 
@@ -99,18 +96,13 @@ class Book:
             took = (
                 tokens
                 if line.plain
-                else (
-                    (input_tokens - cached_tokens) * line.w_input
-                    + cached_tokens * line.w_cached
-                    + output_tokens * line.w_output
-                    + line.base
-                )
-                // MILLI
+                else line.fixed or line.meter.cost(input_tokens, output_tokens, cached_tokens)
             )
             line.used += took
-            line.left += cost - took
-            if took > cost:
-                self.counts["over"] += took - cost
+            if took != cost:
+                line.left += cost - took
+                if took > cost:
+                    self.counts["over"] += took - cost
         closed = self._closed
         closed[request_id] = "settled"
         if len(closed) >= CLOSED_MAX:
@@ -181,9 +173,10 @@ class Book:
         return Decision(policy="quota", outcome="refused_duplicate")
 
     def _look_closer(
-        self, request_id: str, slots: Sequence[Slot], input_tokens: int, output_tokens: int, now_ns: int
+        self, request_id: str, slots: Slots, input_tokens: int, output_tokens: int, now_ns: int
     ) -> Decision:
         """A balance is short, its window is over, or its lease is: find out which."""
+        slots.forget()
         rooms: list[Room] = []
         held: Held = []
         opened = False

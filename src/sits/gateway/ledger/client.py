@@ -11,7 +11,7 @@ Deliberately absent: who carries questions and answers; `ask` is given.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 from sits.core.decision import Decision
 from sits.core.errors import SitsError
@@ -19,7 +19,7 @@ from sits.core.fleet_quota import Outage
 from sits.core.ports import World
 from sits.core.units import SECOND
 from sits.gateway.ledger.book import Book
-from sits.gateway.ledger.line import Held, Slot
+from sits.gateway.ledger.line import Held, Slots
 from sits.gateway.ledger.messages import Answer, LeaseAsk, LeaseDown
 
 WAITING_MAX = 1024
@@ -52,7 +52,7 @@ class _Waiter:
         self,
         future: "asyncio.Future[Decision]",
         request_id: str,
-        slots: Sequence[Slot],
+        slots: Slots,
         input_tokens: int,
         output_tokens: int,
         told: Decision,
@@ -158,7 +158,7 @@ class Client:
     def wait(
         self,
         request_id: str,
-        slots: Sequence[Slot],
+        slots: Slots,
         input_tokens: int,
         output_tokens: int,
         told: Decision,

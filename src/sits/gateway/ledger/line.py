@@ -1,4 +1,4 @@
-"""A Line: one balance in one window, as one process holds it; and the Slot through which requests find it.
+"""A Line: one balance in one window, as one process holds it; and the Slots through which requests find theirs.
 
 Exactly and always `granted = used + returned + left + reserved`, where `reserved` is what open requests hold; it is not kept
 but follows from the others.  `left` below 0: more was used than was lent.
@@ -10,10 +10,12 @@ or when the window is over.
 Deliberately absent: requests (gateway.ledger.book) and messages (gateway.ledger.lines).
 """
 
+from collections.abc import Iterable, Iterator
+
 from sits.core.fleet_quota import MILLI, QuotaMatch
 from sits.core.units import SECOND
 from sits.policy.lease import AskLine, GrantLine
-from sits.policy.quota import FOREVER_NS, Meter
+from sits.policy.quota import Meter
 
 IDLE_NS = SECOND
 """After so long without a request nothing is kept in hand; after so long without running low, half."""
@@ -27,7 +29,8 @@ REQUESTS_IN_HAND = 4
 BLOCK_SHARE = 8
 """One holder never keeps more in hand than this part of a limit asks for."""
 
-NEVER_LOW = -FOREVER_NS
+LOOK_NS = SECOND // 10
+"""How long it is taken for granted that a lease has not been given up."""
 
 
 class Line:
@@ -36,7 +39,8 @@ class Line:
     Attributes:
         left: what may still be reserved; until_ns: until when, by this process's clock.
         plain: a token counts as one, whichever it is.
-        low: when `left` falls below it, more is asked for.
+        low: when `left` falls below it, more is asked for; 0 once it is.
+        plain, fixed: a request costs its tokens, or always so much; else as the meter says.
         told_used, told_returned, told_reserved: what the authority has heard.
         free, elsewhere, total, scarce: what the authority last said about the balance.
         dry_ns: until when that is taken as its answer to more.
@@ -45,14 +49,11 @@ class Line:
     """
 
     __slots__ = (
-        "_reset_s",
-        "_reset_text",
         "account",
-        "base",
         "block",
         "dry_ns",
         "elsewhere",
-        "ends_wall_ns",
+        "fixed",
         "free",
         "granted",
         "heard_seq",
@@ -60,7 +61,6 @@ class Line:
         "hungry_ns",
         "left",
         "life",
-        "limit_text",
         "low",
         "meter",
         "moved",
@@ -77,9 +77,6 @@ class Line:
         "until_ns",
         "used",
         "valid_ns",
-        "w_cached",
-        "w_input",
-        "w_output",
         "waits",
         "window",
     )
@@ -93,31 +90,21 @@ class Line:
         self.seq = self.heard_seq = self.need_seq = 0
         self.hungry = self.scarce = False
         self.until_ns = self.valid_ns = self.dry_ns = 0
-        self.low = NEVER_LOW
-        self.block = 0
+        self.low = self.block = 0
         self.free = self.elsewhere = 0
         self.waits: list[int] = []
         self.moved = 0
         self.moved_ns = self.hungry_ns = since_ns
         self.total = 0
-        self.limit_text = b""
-        self.ends_wall_ns = meter.ends_ns(window)
-        self._reset_s, self._reset_text = -1, b""
         self.meter = meter
         self.measure(meter)
 
     def measure(self, meter: Meter) -> None:
         """Count by `meter` from now on: the first one, or that of a new configuration."""
         self.total += meter.limit - (self.meter.limit if self.total else 0)
-        self.limit_text = b"%d" % self.total
         self.dry_ns = 0
         self.meter = meter
-        self.w_input, self.w_output, self.w_cached, self.base = (
-            meter.w_input,
-            meter.w_output,
-            meter.w_cached,
-            meter.base,
-        )
+        self.fixed = 0 if meter.w_input or meter.w_output or meter.w_cached else meter.base // MILLI
         self.plain = meter.w_input == meter.w_output == meter.w_cached == MILLI > meter.base
         self.hungry = True
 
@@ -128,7 +115,7 @@ class Line:
 
     def run_low(self, now_ns: int) -> None:
         """More is wanted before it is all gone, and twice as much as last time."""
-        self.low = NEVER_LOW
+        self.low = 0
         self.hungry = True
         self.hungry_ns = now_ns
         self.block = min(2 * self.block, self.meter.limit // BLOCK_SHARE)
@@ -208,8 +195,7 @@ class Line:
             told.elsewhere,
             told.scarce,
         )
-        self.limit_text = b"%d" % told.total
-        self.low = min(self.block, self.left) // 2
+        self.low = max(0, min(self.block, self.left) // 2)
         refused = 0 < self.need_seq <= told.seq and told.free < min(self.waits, default=0) - self.left
         self.dry_ns = now_ns + DRY_NS if refused else 0
 
@@ -227,16 +213,14 @@ class Line:
         """Whether the authority has yet to hear of something that was used or returned."""
         return self.used != self.told_used or self.returned != self.told_returned
 
-    def tighter(self, other: "Line") -> bool:
-        """Whether a smaller part of this balance remains: here, and at the authority when it last spoke."""
-        return (self.left + self.free) * other.total < (other.left + other.free) * self.total
+    @property
+    def remaining(self) -> int:
+        """What a request might still get: what is here, and what the authority had when it last spoke."""
+        return self.left + self.free
 
-    def reset_text(self, wall_ns: int) -> bytes:
-        """Seconds to the end of the window, rounded up, as a header has them; made once a second."""
-        second = (self.ends_wall_ns - wall_ns - 1) // SECOND + 1
-        if second != self._reset_s:
-            self._reset_s, self._reset_text = second, b"%ds" % max(0, second)
-        return self._reset_text
+    def tighter(self, other: "Line") -> bool:
+        """Whether a smaller part of this balance remains."""
+        return self.remaining * other.total < other.remaining * self.total
 
     @property
     def settled(self) -> bool:
@@ -261,3 +245,63 @@ class Slot:
         self.meter = meter
         self.account = account
         self.line = NOTHING
+
+
+class Slots:
+    """The balances that one caller's requests for one model are charged to, and what their answers say of them.
+
+    `all` of them; `lines` are those that stand for them now, as long as it is not `until_ns`.
+    """
+
+    __slots__ = ("_form", "_form_until_ns", "_told", "all", "lines", "until_ns")
+
+    def __init__(self, slots: Iterable[Slot]) -> None:
+        self.all = tuple(slots)
+        self._form = b""
+        self._told: tuple[Line, ...] = ()
+        self.forget()
+
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(self.all)
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def forget(self) -> None:
+        """Look anew at the next request."""
+        self.lines: tuple[Line, ...] = ()
+        self.until_ns = self._form_until_ns = 0
+
+    def look(self, now_ns: int) -> bool:
+        """Whether there is a lease in every balance."""
+        self.lines = tuple(slot.line for slot in self.all)
+        self.until_ns = min([now_ns + LOOK_NS, *(line.until_ns for line in self.lines)])
+        return now_ns < self.until_ns
+
+    def told(self, now_ns: int, offset_ns: int) -> bytes:
+        """Lines of a head, `x-ratelimit-*`: the tightest balance of each unit, as far as this process knows.
+
+        What remains is told as of now; which balance is the tightest, its limit, and its window's end once a second.
+        """
+        if now_ns >= self._form_until_ns:
+            self._tell(now_ns, now_ns + offset_ns)
+        remaining = [line.left + line.free for line in self._told]
+        if remaining and min(remaining) < 0:
+            remaining = [max(0, left) for left in remaining]
+        return self._form % tuple(remaining)
+
+    def _tell(self, now_ns: int, wall_ns: int) -> None:
+        tightest: dict[str, Line] = {}
+        for line in (slot.line for slot in self.all if slot.line is not NOTHING):
+            unit = line.meter.unit
+            if unit not in tightest or line.tighter(tightest[unit]):
+                tightest[unit] = line
+        self._told, self._form = tuple(tightest.values()), b""
+        self._form_until_ns = now_ns + SECOND if tightest else 0
+        for unit, line in tightest.items():
+            name = b"\r\nx-ratelimit-%%s-%b: " % unit.encode()
+            self._form += name % b"limit" + b"%d" % line.total + name % b"remaining" + b"%d"
+            if line.meter.per_ns:
+                left_s, rest_ns = divmod(line.meter.ends_ns(line.window) - wall_ns - 1, SECOND)
+                self._form += name % b"reset" + b"%ds" % max(0, left_s + 1)
+                self._form_until_ns = min(self._form_until_ns, now_ns + rest_ns + 1)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from sits.core.caller import Caller
 from sits.core.units import SECOND
-from sits.gateway.ledger.line import Line, Slot
+from sits.gateway.ledger.line import Line, Slot, Slots
 from sits.gateway.ledger.messages import LINES_MAX, LeaseAsk, LeaseGrant
 from sits.policy.lease import FORGET_NS, AskLine
 from sits.policy.quota import Meter, account
@@ -51,10 +51,10 @@ class Lines:
         """Lines that hold something, or have something to tell."""
         return len(self._active)
 
-    def slots(self, meters: Sequence[Meter], caller: Caller, model: str) -> tuple[Slot, ...]:
+    def slots(self, meters: Sequence[Meter], caller: Caller, model: str) -> Slots:
         """The balances a caller's requests for `model` are charged to; made once, used for every request."""
         names = ((meter, account(meter, caller, model)) for meter in meters)
-        return tuple(Slot(meter, name) for meter, name in names if name)
+        return Slots(Slot(meter, name) for meter, name in names if name)
 
     def current(self, slot: Slot, now_ns: int) -> Line | None:
         """The line of the window that runs, made when there is none; None when there are too many."""

@@ -28,7 +28,7 @@ from sits.core.fleet_quota import Quota
 from sits.core.remember import Remember
 from sits.core.units import SECOND, show_duration
 from sits.gateway.ledger.client import Client
-from sits.gateway.ledger.line import NOTHING, Slot
+from sits.gateway.ledger.line import Slots
 from sits.policy.quota import UNLIMITED, compile_quotas
 
 CALLERS_MAX = 16_384
@@ -38,9 +38,6 @@ CALLER_CHARACTERS = 600
 """Callers with longer names are looked up anew each time."""
 
 RETRY_LEDGER_S = 1.0
-
-_TOKENS = (b"x-ratelimit-limit-tokens", b"x-ratelimit-remaining-tokens", b"x-ratelimit-reset-tokens")
-_REQUESTS = (b"x-ratelimit-limit-requests", b"x-ratelimit-remaining-requests", b"x-ratelimit-reset-requests")
 
 _WHY = {
     "outage": "the quota ledger does not answer",
@@ -70,15 +67,13 @@ class Quotas:
         self.settle = client.book.settle
         self.void = client.book.void
         self._meters = compile_quotas(quotas)
-        self._slots: Remember[tuple[Caller, str], tuple[Slot, ...]] = Remember(CALLERS_MAX)
+        self._slots: Remember[tuple[Caller, str], Slots] = Remember(CALLERS_MAX)
 
     def reserve(
         self, request_id: str, caller: Caller, model: str, input_tokens: int, output_tokens: int, now_ns: int
     ) -> Decision:
         """Reserve what the request may take; see `Book.reserve`.  `unlimited` when no quota counts it."""
-        slots = self._slots.young.get((caller, model))
-        if slots is None:
-            slots = self._find(caller, model)
+        slots = self.slots(caller, model)
         if not slots:
             return UNLIMITED
         return self.book.reserve(request_id, slots, input_tokens, output_tokens, now_ns)
@@ -93,7 +88,7 @@ class Quotas:
         output_tokens: int,
     ) -> "asyncio.Future[Decision]":
         """Wait for a lease, after `reserve` said `short`."""
-        return self.client.wait(request_id, self._find(caller, model), input_tokens, output_tokens, short)
+        return self.client.wait(request_id, self.slots(caller, model), input_tokens, output_tokens, short)
 
     def start(self) -> None:
         """Begin to report; from now on this generation, and not the one before, closes what they share."""
@@ -119,29 +114,12 @@ class Quotas:
             "sits_ledger_reserved": {"": len(self.book)},
         }
 
-    def headers(self, caller: Caller, model: str, now_ns: int) -> list[tuple[bytes, bytes]]:
-        """`x-ratelimit-*` of the tightest balance of each unit, as far as this process knows."""
-        tokens = requests = None
-        for slot in self._slots.young.get((caller, model)) or self._find(caller, model):
-            line = slot.line
-            if line is NOTHING:
-                continue
-            if slot.meter.unit == "tokens":
-                tokens = line if tokens is None or line.tighter(tokens) else tokens
-            else:
-                requests = line if requests is None or line.tighter(requests) else requests
-        wall_ns = now_ns + self.book.lines.offset_ns
-        found: list[tuple[bytes, bytes]] = []
-        for one, (limit, remaining, reset) in ((tokens, _TOKENS), (requests, _REQUESTS)):
-            if one is not None:
-                left = one.left + one.free
-                found.append((limit, one.limit_text))
-                found.append((remaining, b"%d" % left if left > 0 else b"0"))
-                if one.meter.per_ns:
-                    found.append((reset, one.reset_text(wall_ns)))
-        return found
+    def head(self, slots: Slots, now_ns: int) -> bytes:
+        """What an answer's head tells of the balances; see `Slots.told`."""
+        return slots.told(now_ns, self.book.lines.offset_ns)
 
-    def _find(self, caller: Caller, model: str) -> tuple[Slot, ...]:
+    def slots(self, caller: Caller, model: str) -> Slots:
+        """The balances that a caller's requests for a model are charged to; false when there are none."""
         if self._models is not None and model not in self._models:
             model = ""
         slots = self._slots.get((caller, model))
