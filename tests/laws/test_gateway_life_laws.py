@@ -223,7 +223,8 @@ class World:
             assert 0 <= requests <= 4
             assert tokens >= 0
         for one in server.connections:
-            assert one._waiting == sum(len(e.body) for e in one._queue if isinstance(e, connections.Incoming))
+            whole = [e for e in one._queue if isinstance(e, connections.Incoming)]
+            assert one._waiting == sum(len(e.body) + connections.REQUEST_BYTES for e in whole)
 
     async def end(self, answering):
         """All leave, in one way or another; then everything is at zero."""
@@ -252,6 +253,8 @@ class World:
         for engine in gateway.engines.values():
             assert not engine._silence.watched
             assert not any(one.pieces or one._waiter.waiting for one in engine._pool)
+        kept = sum(len(engine._pool) for engine in gateway.engines.values())
+        await until(lambda: sum(len(puppet.writers) for puppet in self.puppets) <= kept)
         ids = [row["id"] for row in self.rows]
         assert len(ids) == len(set(ids))
         assert {row["outcome"] for row in self.rows} <= {"completed", "failed", "cancelled", "refused"}
@@ -309,7 +312,8 @@ class LifeMachine(RuleBasedStateMachine):
         self.runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self.told = []
         self.runner.get_loop().set_exception_handler(lambda _, context: self.told.append(context))
-        self.limit, connections.WRITE_BUFFER_BYTES = connections.WRITE_BUFFER_BYTES, 8 * KB
+        self.limits = connections.WRITE_BUFFER_BYTES, connections.CROWDED_NS
+        connections.WRITE_BUFFER_BYTES, connections.CROWDED_NS = 8 * KB, 10**8
         self.town, self.moves = World(), 0
         self.run(self.town.start())
         self.come(3)
@@ -456,7 +460,7 @@ class LifeMachine(RuleBasedStateMachine):
             self.run(self.town.end(answering=False))
             self.run(self.town.stop())
         finally:
-            connections.WRITE_BUFFER_BYTES = self.limit
+            connections.WRITE_BUFFER_BYTES, connections.CROWDED_NS = self.limits
             self.runner.close()
         assert open_files() == self.files
 

@@ -259,6 +259,25 @@ async def test_who_leaves_while_nothing_is_read_of_him_has_left_all_the_same():
 
 
 @live
+async def test_who_pipelines_more_than_is_taken_for_long_is_told_and_what_comes_is_dropped(monkeypatch):
+    """His leaving may be behind bytes nobody takes."""
+    monkeypatch.setattr("sits.gateway.connection.CROWDED_NS", 0)
+    async with House(says("hang")) as house:
+        _, writer = await house.connect()
+        writer.write(post(CHAT) + b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n" * 200_000)
+        await until(house.up.hanging.is_set)
+        await writer.drain()
+        (connection,) = house.server.connections
+        await until(lambda: connection.reader.ended)
+        assert [event.error.code for event in connection._queue if isinstance(event, Refusal)] == [
+            "pipelined"
+        ]
+        writer.close()
+        await until(house.up.left.is_set)
+        assert (await house.settled())[0]["detail"] == "client_left"
+
+
+@live
 async def test_a_closed_connection_whose_client_never_reads_is_cut(monkeypatch):
     async with House() as house:
         connection = Connection(house.server)

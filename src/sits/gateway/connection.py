@@ -2,7 +2,8 @@
 
 Rules:
 - One exchange at a time; pipelined requests wait their turn, in a queue bounded in number and in bytes.  Beyond it reading
-  stops until the queue is shorter, and whether the client has left is asked again and again.
+  stops until the queue is shorter.  A socket that is not read does not tell that its client has left, so it is asked; and as its
+  leaving may be behind bytes we do not take, after `CROWDED_NS` what else is pipelined is refused, and dropped as it comes.
 - A client that leaves cancels its exchange at once, wherever that is: in a window, waiting for the engine, in mid-stream.
   An end-of-file from the client counts as leaving, as with nginx.
 - Back-pressure: when the client does not read, the sink's `write` waits, so the engine is not read either; and no next
@@ -22,7 +23,7 @@ from collections import deque
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, cast
 
-from sits.core.errors import SitsError
+from sits.core.errors import CapacityError, SitsError
 from sits.core.units import SECOND
 from sits.gateway.bodies import COUNTED_BYTES, no_room
 from sits.gateway.endpoints import PARSERS
@@ -47,11 +48,14 @@ PIPELINED_BYTES = 2**20
 """Complete requests waiting behind the one being answered on a connection, and the bytes of their bodies; beyond this,
 reading stops."""
 
+REQUEST_BYTES = 1024
+"""What a request that waits is charged beside its body: a packet can hold thousands, and each takes more than its bytes."""
+
 WRITE_BUFFER_BYTES = 256 * 1024
 """Bytes a client may be behind before its engine is held back."""
 
-LOOK_OUT_NS = SECOND // 20
-"""How often a client that sends more than is read is asked whether it is still there."""
+LOOK_OUT_NS, CROWDED_NS = SECOND // 20, 5 * SECOND
+"""How often a client that sends more than is taken is asked whether it is still there, and how long until no more is taken."""
 
 LINGER_NS = 2 * SECOND
 LINGER_MAX = 512
@@ -167,7 +171,7 @@ class Connection(asyncio.Protocol):
         """`size` bytes came, and completed `events`: look at what is still arriving, find room for all, go on."""
         for event in events:
             if type(event) is Incoming:
-                self._waiting += len(event.body)
+                self._waiting += len(event.body) + REQUEST_BYTES
         reader = self.reader
         head = reader.arriving
         if reader.idle or head is not None:
@@ -186,19 +190,28 @@ class Connection(asyncio.Protocol):
             self._find_no_room(events, now_ns)
         self._queue += events
         self._next()
-        if self._queue and self.reading and self._crowded():
+        if self._queue and self.reading and self._crowded() and not reader.ended:
             self.reading = False
             self.transport.pause_reading()
-            self._look_out()
+            self._look_out(now_ns)
 
-    def _look_out(self) -> None:
-        """A socket that is not read does not tell that its client has left: ask, as long as it is not read."""
-        if self.reading or self.transport.is_closing():
+    def _look_out(self, since_ns: int) -> None:
+        """The socket has not been read since: is its client still there?"""
+        server, transport = self.server, self.transport
+        if self.reading or transport.is_closing():
             return
-        if has_left(self.transport):
-            self.transport.abort()
+        if has_left(transport):
+            transport.abort()
+        elif server.now_ns() - since_ns > CROWDED_NS:
+            self.refuse(
+                CapacityError(
+                    "too many requests wait on this connection", code="pipelined", retry_after_s=1.0
+                )
+            )
+            self.reading = True
+            transport.resume_reading()
         else:
-            self.server.loop.call_later(LOOK_OUT_NS / SECOND, self._look_out)
+            server.loop.call_later(LOOK_OUT_NS / SECOND, self._look_out, since_ns)
 
     def _weigh(self, now_ns: int) -> bool:
         """Charge what is held; False when there is no room."""
@@ -215,7 +228,7 @@ class Connection(asyncio.Protocol):
             return
         whole = [event for event in events if type(event) is Incoming]
         for request in whole:
-            self._waiting -= len(request.body)
+            self._waiting -= len(request.body) + REQUEST_BYTES
             request.body = b""
         events[:] = [Refusal(no_room(), whole[0], now_ns)]
         self._weigh(now_ns)
@@ -231,7 +244,7 @@ class Connection(asyncio.Protocol):
         ):
             event = self._queue.popleft()
             if isinstance(event, Incoming):
-                self._serving = len(event.body)
+                self._serving = len(event.body) + REQUEST_BYTES
                 self._waiting -= self._serving
                 self._serve(event, None)
             elif isinstance(event, Continue):

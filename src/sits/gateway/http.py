@@ -117,6 +117,11 @@ class HttpReader:
         return self._request
 
     @property
+    def ended(self) -> bool:
+        """Nothing more comes out."""
+        return self._dead
+
+    @property
     def held(self) -> int:
         """Bytes kept of a request that is not all here."""
         return self._raw + len(self._body)
