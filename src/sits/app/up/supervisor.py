@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from sits.app.up.children import Child, StuckError
+from sits.app.up.files import raise_file_limit
 from sits.app.up.generation import Generation, check_change, generation, pack, read
 from sits.app.up.link import pair
 from sits.app.up.notice import Board, Notice
@@ -95,6 +96,7 @@ class Supervisor:
 
     def run(self) -> None:
         """Start everything, and look after it until it has ended."""
+        raise_file_limit()
         self._selector = selector = selectors.DefaultSelector()
         self._wake = socket.socketpair()
         for end in self._wake:
