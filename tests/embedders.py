@@ -34,7 +34,7 @@ class Embedder:
         self.name = name
         self.fixed_ms, self.item_ms = fixed_ms, item_ms
         self.fails, self.refuses, self.garbles = fails, refuses, garbles
-        self.calls = []
+        self.calls, self.prompt_tokens = [], []
         self.cancelled = 0
         self._turn = asyncio.Lock()
 
@@ -43,6 +43,7 @@ class Embedder:
         body = orjson.loads(request.body)
         texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
         self.calls.append(texts)
+        self.prompt_tokens.append(request.prompt_tokens)
         try:
             async with self._turn:
                 await asyncio.sleep((self.fixed_ms + self.item_ms * len(texts)) / 1000)

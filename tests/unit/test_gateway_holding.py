@@ -49,6 +49,7 @@ async def test_what_is_sent_together_is_one_call_and_everybody_gets_their_own(wo
     ]  # fmt: skip
     assert [waited(exchange) for _, exchange in answers] == [20 * MS, 15 * MS, 10 * MS]
     assert sum(exchange.prompt_tokens for _, exchange in answers) == 5, "what the engine counted, shared out"
+    assert engine.prompt_tokens == [sum(exchange.request.prompt_tokens for _, exchange in answers)]
     assert all(exchange.timeline.has(ENGINE_RECV) for _, exchange in answers)
     assert [row["outcome"] for row in house.rows.rows] == ["completed"] * 3
     house.check()

@@ -95,7 +95,8 @@ class Joint:
 
         """
         if self._strand is None:
-            sent = msgspec.structs.replace(request, body=merged(self._members))
+            tokens = sum(member.weight for member in self._members)
+            sent = msgspec.structs.replace(request, body=merged(self._members), prompt_tokens=tokens)
             self._strand = Strand(self._ask(engine, sent), self._ended)
         if not self._over:
             waiter = Waiter()
