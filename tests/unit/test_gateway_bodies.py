@@ -1,6 +1,7 @@
 """What is held of requests that are not all here: one budget over all connections, heads judged early, slow clients cut off."""
 
 import gc
+import tracemalloc
 import weakref
 
 import orjson
@@ -13,6 +14,7 @@ from sits.core.errors import ConfigError
 from sits.core.units import SECOND
 from sits.gateway.bodies import COUNTED_BYTES, PATIENCE_NS, Bodies
 from sits.gateway.connection import LINGER_MAX
+from sits.gateway.http import HttpReader
 from sits.gateway.server import HEAD_NS, PAGE_BODY_BYTES, REQUEST_NS
 
 KB = 1024
@@ -334,3 +336,39 @@ async def test_lingering_is_bounded_and_ends_with_the_connection():
         del one, many
         gc.collect()
         assert gone() is None  # not held by a timer
+
+
+# -- large bodies ---------------------------------------------------------------------------------------------------
+
+
+MB = 2**20
+
+
+@pytest.mark.parametrize("piece", [4 * KB, 64 * KB, 256 * KB])
+def test_a_large_body_takes_little_more_than_twice_its_size(piece):
+    size = 8 * MB
+    text = post(b"x" * size)
+    pieces = [text[at : at + piece] for at in range(0, len(text), piece)]
+    reader = HttpReader(64 * KB, size)
+    tracemalloc.start()
+    try:
+        events = [event for one in pieces for event in reader.feed(one)]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(events[0].body) == size
+    assert peak < 2.3 * size
+
+
+@live
+async def test_twenty_megabytes_and_a_hundred_thousand_tokens_go_on_byte_for_byte():
+    odd = b'{ "model" : "m",\n "messages":[{"role":"user","content":"%b"}], "x": 1.50, "x": "\\u00e9", "max_tokens": 1}'
+    for text in (odd % (b"word " * 100_000), odd % (b"y" * 20 * MB)):
+        async with House() as house, Client(house) as client:
+            pieces = [text[at : at + MB] for at in range(0, len(text), MB)]
+            te = b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+            for request in (post(text), te + b"".join(map(chunked, pieces)) + b"0\r\n\r\n"):
+                await client.send(request)
+                assert (await client.answer())[0] == 200
+            assert [hit.body == text for hit in house.up.hits] == [True, True]
+            assert house.server.bodies.held == 0

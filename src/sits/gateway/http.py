@@ -134,19 +134,20 @@ class HttpReader:
         events: list[Event] = []
         self._events = events
         try:
-            while data:
+            rest: bytes | memoryview = data
+            while rest:
                 # a piece no larger than the room, so that an endless head or trailer is noticed at the limit and not after it
                 room = self.header_limit - self._raw
-                piece = data if len(data) <= room else data[: max(1, room)]
+                piece = rest if len(rest) <= room else memoryview(rest)[: max(1, room)]
                 self._parser.feed_data(piece)
                 if self._progress:
                     self._progress = False
                     self._raw = 0
                 else:
                     self._no_progress(len(piece))
-                if piece is data:
+                if piece is rest:
                     break
-                data = data[len(piece) :]
+                rest = memoryview(rest)[len(piece) :]
         except ProtocolError as error:
             self._refuse(error, events)
         except httptools.HttpParserUpgrade:
