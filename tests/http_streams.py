@@ -33,6 +33,9 @@ CHUNKS = [*[b"3\r\nabc\r\n"] * 12, b"3;x=y\r\nabc\r\n", b"3 \r\nabc\r\n", b"3 ;x
 ENDS = [*[b"0\r\n\r\n"] * 9, b"0\r\nX: 1\r\n\r\n", b"0\r\nX : 1\r\n\r\n", b"0\r\nContent-Length: 3\r\n\r\n", b"0\r\nTransfer-Encoding: chunked\r\n\r\n", b"00\r\n\r\n", b"0;x\r\n\r\n", b"0\r\n\n", b"0\n\r\n", b"0\r\nHost: x\r\n\r\n", b"0\r\nx\r\n\r\n", b"0 \r\n\r\n", b"0\r\n X: y\r\n\r\n"]  # fmt: skip
 BREAKS = b"\r\n\t \x00\x0b:;,0a\x7f\xff/H"
 
+TRAILER = "a trailer"
+"""How a stream ends that h11 refuses for what a trailer says of lengths or codings; we drop trailers unread, so it has no say."""
+
 _REQUEST_LINE = re.compile(rb"\A([^ \r\n]+) +([^ \r\n]+) +(HTTP/)")
 
 
@@ -169,11 +172,16 @@ def theirs(text):
                 else:
                     body += event.data
         except h11.RemoteProtocolError as error:
-            return taken, f"refused: {error}"
+            return taken, TRAILER if head is not None and in_trailer(error) else f"refused: {error}"
         taken.append((bytes(head.method), bytes(head.target), joined(head.headers), body))
         if not keeps(head):
             return taken, "closed"
         text = connection.trailing_data[0]
+
+
+def in_trailer(error):
+    """Whether h11, which has seen the head already, does not like what a trailer says of framing."""
+    return "Content-Length" in str(error) or "Transfer-Encoding" in str(error)
 
 
 def joined(headers):
@@ -204,6 +212,8 @@ def disagreement(text, pieces):
     for one, other in zip(mine, judged, strict=False):
         if one != other:
             return f"read differently: {one} and {other}"
+    if judged_end == TRAILER:
+        return ""
     if len(mine) > len(judged):
         return f"taken, and by h11 {judged_end}: {mine[len(judged)]}"
     if isinstance(end, int) or (mine and end == "closed" and offers(mine[-1])):

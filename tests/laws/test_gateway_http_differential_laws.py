@@ -10,6 +10,7 @@ Where we differ on purpose, each with a case below:
 - a chunk size may have any number of leading zeros (RFC 9112, 7.1: 1*HEXDIG), bounded by `header_limit`; h11 stops at 20 digits;
 - HTTP/1.0 with `Connection: keep-alive` is kept open (RFC 9112, 9.3); h11 closes after every HTTP/1.0 request;
 - `Proxy-Connection: close` closes, as with every llhttp; h11 does not know it.  Closing is always allowed;
+- a trailer that tells of lengths or codings is dropped unread like any other; h11 refuses those that a head could not have;
 - an offer of another protocol is declined by answering and closing, and refused when it has a body, of which llhttp would not tell the end.
 
 What only we refuse, and h11 takes: unknown methods, a bare line feed as line end, folded headers, control characters in a value, a
