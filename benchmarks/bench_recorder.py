@@ -57,7 +57,7 @@ def main():
     row = tuple({**labels, "id": "req-000001", "model": "llama-3-70b", "outcome": "completed"}.values())
 
     def one():
-        recorder.record(*row, line)
+        recorder.record((*row, line.at.tobytes(), line.how))
 
     for _ in range(repeats):
         record_ns.append(cpu_ns_a_call(one, rows))

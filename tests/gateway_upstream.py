@@ -14,7 +14,7 @@ from sits.core.fleet_access import Access
 from sits.engine.openai import OpenAIEngine as Engine
 from sits.gateway.pipeline import Gateway
 from sits.gateway.server import Server
-from sits.telemetry.recorder import LABELS
+from sits.testing.loop import by_name
 from sits.world import RealWorld
 
 PATIENCE_S = 20
@@ -173,8 +173,8 @@ def says(*steps):
 
 
 class Rows(list):
-    def record(self, *row):
-        self.append(dict(zip((*LABELS, "timeline"), row, strict=True)))
+    def record(self, row):
+        self.append(by_name(row))
 
 
 class House:

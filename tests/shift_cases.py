@@ -53,8 +53,9 @@ def finished(*requests):
                 timeline.mark(FIRST_TOKEN, 1_000 + int(ms * 1e6))
             timeline.mark(LAST_TOKEN, 1_000 + int(ms * 2e6))
         timeline.mark(SENT, 10**12, Exactness.MEASURED)
-        recorder.record(
+        row = (
             f"r{i}", "t", more.get("model", "chat"), more.get("adapter", ""), more.get("engine", "e"), arm, outcome,
-            more.get("status", 200), more.get("detail", ""), 1, 1, 0, 0, "", "", timeline,
+            more.get("status", 200), more.get("detail", ""), 1, 1, 0, 0, "", "", timeline.at.tobytes(), timeline.how,
         )  # fmt: skip
+        recorder.record(row)
     return [pack(recorder.take())]

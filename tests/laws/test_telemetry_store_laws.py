@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sits.core.breakpoints import POINT_COUNT
 from sits.core.timeline import Timeline
 from sits.telemetry.parts import Part, current
-from sits.telemetry.recorder import Recorder
+from sits.telemetry.recorder import Recorder, row_of
 from sits.telemetry.rowlog import SignalLog
 from sits.telemetry.store import DuckStore
 
@@ -46,7 +46,7 @@ def test_recorded_is_drained_or_dropped_in_order(capacity, script):
         if step < 0:
             got += recorder.drain()["id"].tolist()
         for _ in range(max(step, 0)):
-            if recorder.record(**row(sent), timeline=Timeline()):
+            if recorder.record(row_of(Timeline(), **row(sent))):
                 kept.append(sent)
             sent += 1
             assert len(recorder) <= capacity
@@ -63,7 +63,7 @@ def test_a_timeline_comes_back_as_it_was_marked(lines):
         line = Timeline()
         for point, (at, how) in points.items():
             line.mark(point, at, how)
-        recorder.record(**row(i), timeline=line)
+        recorder.record(row_of(line, **row(i)))
     got = recorder.drain()
     times = list(zip(*(got[name].tolist() for name in list(got)[14 : 14 + POINT_COUNT]), strict=True))
     for points, at, how in zip(lines, times, got["exactness"], strict=True):

@@ -14,7 +14,7 @@ from sits.core.breakpoints import API_RECV
 from sits.core.errors import UnknownError
 from sits.core.timeline import Timeline
 from sits.telemetry.packing import KIND, Packed
-from sits.telemetry.recorder import LABELS
+from sits.telemetry.recorder import LABELS, row_of
 from sits.telemetry.tables import REQUESTS
 from sits.world import RealWorld
 
@@ -159,7 +159,7 @@ def record(run, name, model="m"):
     timeline = Timeline()
     timeline.mark(API_RECV, 1)
     row = {label: 0 if REQUESTS[label] == "INTEGER" else "some text" for label in LABELS}
-    return run.recorder.record(**row | {"id": name, "model": model}, timeline=timeline)
+    return run.recorder.record(row_of(timeline, **row | {"id": name, "model": model}))
 
 
 @live

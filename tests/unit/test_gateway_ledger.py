@@ -494,15 +494,13 @@ def test_headers_tell_the_tightest_balance():
     async def scene(gateways, world):
         quotas = gateways.quotas(DAY, hour)
         await ask(quotas, world, "r0", 300, 0)
-        found = head_lines(quotas.head(quotas.slots(ACME, "m"), world.now_ns()))
+        found = head_lines(quotas.slots(ACME, "m").told(world.now_ns()))
         assert found[b"x-ratelimit-limit-tokens"] == b"1000"
         assert found[b"x-ratelimit-remaining-tokens"] == b"700"
         assert found[b"x-ratelimit-remaining-requests"] == b"4"
         left_s = 3600 - world.wall_ns() // SECOND % 3600
         assert abs(int(found[b"x-ratelimit-reset-tokens"].rstrip(b"s")) - left_s) <= 1
-        assert quotas.head(quotas.slots(Caller(tenant="x"), "m"), world.now_ns()) == b"", (
-            "nothing is known of it yet"
-        )
+        assert quotas.slots(Caller(tenant="x"), "m").told(world.now_ns()) == b"", "nothing is known of it yet"
 
     play(scene)
 

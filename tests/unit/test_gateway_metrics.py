@@ -23,7 +23,7 @@ from sits.gateway.metrics import (
 from sits.gateway.places import Place, Places
 from sits.gateway.shared import Shared
 from sits.telemetry.packing import HIGH, KIND, LOW, Packed, pack
-from sits.telemetry.recorder import LABELS, NUMBERS, OWN_TEXTS, Recorder
+from sits.telemetry.recorder import LABELS, NUMBERS, OWN_TEXTS, Recorder, row_of
 from sits.telemetry.tables import REQUESTS
 from sits.world import RealWorld
 
@@ -49,7 +49,7 @@ def recorded(finished):
             if one[name] is not None:
                 line.mark(point, one[name])
         row = {name: 0 if REQUESTS[name] == "INTEGER" else "" for name in LABELS}
-        recorder.record(**row | {name: one[name] for name in row if name in one}, timeline=line)
+        recorder.record(row_of(line, **row | {name: one[name] for name in row if name in one}))
     return recorder.take()
 
 

@@ -8,7 +8,7 @@ import pytest
 from sits.core.breakpoints import API_RECV, FIRST_TOKEN, NAMES, Exactness
 from sits.core.errors import BugError
 from sits.core.timeline import Timeline
-from sits.telemetry.recorder import Recorder
+from sits.telemetry.recorder import Recorder, row_of
 from sits.telemetry.rowlog import SignalLog, StepLog
 from sits.telemetry.tables import REQUESTS, SIGNALS, STEPS
 
@@ -47,7 +47,7 @@ def put(recorder, name="r", timeline=None, **more):
         "prompt_hash": "ab12",
         "abstraction_layer": "sits/0 /v1/messages",
     } | more
-    return recorder.record(**row, timeline=timeline or Timeline())
+    return recorder.record(row_of(timeline or Timeline(), **row))
 
 
 def test_a_row_comes_back_with_every_column_in_its_type():

@@ -28,7 +28,7 @@ from sits.core.errors import BugError, CapacityError, SitsError
 from sits.core.ports import Engine, World
 from sits.core.request import Chunk, Request, Usage
 from sits.core.timeline import Timeline
-from sits.telemetry.recorder import Recorder
+from sits.telemetry.recorder import Recorder, row_of
 from sits.telemetry.tables import Columns
 
 LEAD_NS = 20_000_000
@@ -120,7 +120,8 @@ class Load(msgspec.Struct, frozen=True):
         recorder = Recorder(max(1, len(self.calls)), world, run_id)
         for call in self.calls:
             usage = call.usage or Usage()
-            recorder.record(
+            row = row_of(
+                call.timeline,
                 id=call.request.id,
                 tenant=call.request.tenant,
                 model=call.request.model,
@@ -136,8 +137,8 @@ class Load(msgspec.Struct, frozen=True):
                 preemptions=call.preemptions,
                 prompt_hash=call.request.prompt_hash,
                 abstraction_layer="",
-                timeline=call.timeline,
             )
+            recorder.record(row)
         return recorder.drain()
 
 

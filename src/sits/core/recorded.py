@@ -55,21 +55,22 @@ class Facts(msgspec.Struct, array_like=True, frozen=True):
     replicas: tuple[Seen, ...]
 
 
-class Recorded(msgspec.Struct, array_like=True):
+class Recorded(msgspec.Struct, array_like=True, kw_only=True):
     """One decision record.
 
     Attributes:
-        id, generation: the request, and the configuration that decided.
+        generation: the configuration that decided.
         tenant, team, key_id, kind, roles, claims: the caller.
         headers: those that policies look at, by lower-case name.
         endpoint, asked: what was asked for, by the caller's own name for it.
+        access: outcome of the access policy, empty when none decides.
+        route: name of the route that matched.
+        id: the request.
         user, session, hint: what a unit, and a wish for a version, may come from.
         prompt_tokens, output_tokens_max, need_tokens: known, allowed, and counted with.
         prefix: identity of the prompt's shared beginning.
-        access: outcome of the access policy, empty when none decides.
-        route: name of the route that matched.
         arm, fallen: the arm that answered, and how many fallbacks it took.
-        cache: hit, miss, bypass or empty; cache_key: its key, hex.
+        cache: hit, miss, bypass or empty.
         quota: outcome of the reservation, empty when no quota counts it; reserved: (balance, window, cost, left after it) of each.
         routed: every choice of a replica.
         inflight_requests, inflight_tokens, admitted_ns: what admission saw; -1: it was not asked.
@@ -78,7 +79,6 @@ class Recorded(msgspec.Struct, array_like=True):
 
     """
 
-    id: str
     generation: str
     tenant: str = ""
     team: str = ""
@@ -89,6 +89,9 @@ class Recorded(msgspec.Struct, array_like=True):
     headers: dict[str, str] = {}
     endpoint: str = ""
     asked: str = ""
+    access: str = ""
+    route: str = ""
+    id: str
     user: str = ""
     session: str = ""
     hint: str = ""
@@ -96,12 +99,9 @@ class Recorded(msgspec.Struct, array_like=True):
     output_tokens_max: int = 0
     need_tokens: int = 0
     prefix: str = ""
-    access: str = ""
-    route: str = ""
     arm: str = ""
     fallen: int = 0
     cache: str = ""
-    cache_key: str = ""
     quota: str = ""
     reserved: tuple[tuple[str, int, int, int], ...] = ()
     routed: tuple[Routed, ...] = ()
@@ -114,8 +114,24 @@ class Recorded(msgspec.Struct, array_like=True):
     detail: str = ""
 
 
+FIELDS = Recorded.__struct_fields__
+OPENING = FIELDS.index("id")
+"""The fields before are alike in all records of one caller who asks for one thing (`gateway.standing`), so their bytes are made once:
+an array of msgpack is its length and then its members, one after the other."""
+
 encode = msgspec.msgpack.Encoder().encode
 """A record or facts as bytes."""
+
+
+def opening(*fields: object) -> bytes:
+    """How records begin whose first `OPENING` fields are these."""
+    return b"\xdc%b%b" % (len(FIELDS).to_bytes(2, "big"), encode(fields)[1:])
+
+
+def completed(opening: bytes, rest: tuple[object, ...]) -> bytes:
+    """The record of that beginning and the rest of its fields, which are so many that their array begins with three bytes."""
+    return opening + encode(rest)[3:]
+
 
 _RECORD = msgspec.msgpack.Decoder(Recorded)
 _FACTS = msgspec.msgpack.Decoder(Facts)
@@ -124,7 +140,7 @@ _FACTS = msgspec.msgpack.Decoder(Facts)
 def recorded(data: bytes) -> Recorded:
     """The record of `data`.
 
-    >>> recorded(encode(Recorded("r1", "g1", tenant="acme"))).tenant
+    >>> recorded(encode(Recorded(generation="g1", tenant="acme", id="r1"))).tenant
     'acme'
 
     Raises:

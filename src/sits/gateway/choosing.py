@@ -63,9 +63,10 @@ def choose(gateway: "Gateway", exchange: Exchange) -> str:
             if choice:
                 break
     if decisions is not None:
-        facts = decisions.facts(places, now_ns)
+        if decisions.places_version != places.version:
+            decisions.learn(places, now_ns)
         inflight = [*map(_INFLIGHT_TOKENS, places.replicas)]
-        seen = (now_ns, turn, request.model, request.adapter, barred, inflight, facts, choice)
+        seen = (now_ns, turn, request.model, request.adapter, barred, inflight, decisions.version, choice)
         exchange.routed_on += (seen,)
     return choice
 
@@ -126,23 +127,23 @@ def why_none(gateway: "Gateway", exchange: Exchange) -> Decision:
 
 def take(gateway: "Gateway", exchange: Exchange) -> None:
     """Count the exchange as in flight at its replica."""
-    assert exchange.replica is not None
-    gateway.places.take(exchange.replica, exchange.need_tokens)
-    exchange.taken = exchange.replica
+    replica = exchange.taken = exchange.replica
+    assert replica is not None
+    gateway.places.take(replica, exchange.need_tokens)
     adapter = exchange.request.adapter
     if adapter and gateway.adapters is not None and adapter in gateway.adapters.desk.names:
-        gateway.adapters.desk.take(adapter, exchange.replica.id, gateway.world.now_ns())
+        gateway.adapters.desk.take(adapter, replica.id, gateway.world.now_ns())
         exchange.taken_adapter = adapter
 
 
 def let_go(gateway: "Gateway", exchange: Exchange) -> None:
     """Stop counting it; harmless when it was not counted."""
-    if exchange.taken is not None:
-        gateway.places.release(exchange.taken, exchange.need_tokens)
+    replica, exchange.taken = exchange.taken, None
+    if replica is not None:
+        gateway.places.release(replica, exchange.need_tokens)
         if exchange.taken_adapter and gateway.adapters is not None:
-            gateway.adapters.desk.let_go(exchange.taken_adapter, exchange.taken.id)
+            gateway.adapters.desk.let_go(exchange.taken_adapter, replica.id)
             exchange.taken_adapter = ""
-        exchange.taken = None
 
 
 def retry_elsewhere(gateway: "Gateway", exchange: Exchange, error: EngineError) -> bool:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sits.core.fleet import Fleet
-from sits.core.recorded import Facts, Recorded, Seen, encode
-from sits.core.replica import Replica
+from sits.core.recorded import Facts, Seen, completed, encode, opening
 from sits.gateway.places import Places
 
 if TYPE_CHECKING:
@@ -24,9 +23,6 @@ SOURCE_BITS = 40
 """Facts a process can tell apart; above them is which process."""
 
 
-NOT_ASKED = (-1, -1, 0)
-
-
 def headers_read(fleet: Fleet) -> list[str]:
     """The headers that policies of a configuration look at: access, routes and injections."""
     matched = [match for rule in fleet.routes for match in rule.match.headers]
@@ -36,29 +32,25 @@ def headers_read(fleet: Fleet) -> list[str]:
 
 
 class Decisions:
-    """Makes records, and hands rows to `add`."""
+    """Makes records, and hands rows to `add`.  `version` is that of the facts, as of the places' `places_version`."""
 
-    def __init__(self, add: Add, source: int, watched: Sequence[str]) -> None:
+    def __init__(self, add: Add, source: int, watched: Sequence[str], generation: str) -> None:
         self._add = add
-        self._version = (source & 0x3FFFFF) << SOURCE_BITS
-        self._places_version = -1
+        self._generation = generation
+        self.version = (source & 0x3FFFFF) << SOURCE_BITS
+        self.places_version = -1
         self._known: list[tuple[Any, ...]] = []
         self._watched = [(name.encode("latin-1"), name) for name in watched]
 
-    def facts(self, places: Places, now_ns: int) -> int:
-        """The version of what is known of the replicas."""
-        if places.version != self._places_version:
-            self._places_version = places.version
-            self._learn(places.replicas, now_ns)
-        return self._version
-
-    def _learn(self, replicas: Sequence[Replica], now_ns: int) -> None:
+    def learn(self, places: Places, now_ns: int) -> None:
+        """Keep what is known of the replicas now, if it is something else than before."""
+        self.places_version, replicas = places.version, places.replicas
         known = [
             (r.weight, r.healthy, r.observed_ns, r.waiting, r.kv_usage, len(r.adapters)) for r in replicas
         ]
         if known != self._known:
             self._known = known
-            self._version += 1
+            self.version += 1
             seen = tuple(
                 Seen(
                     r.id,
@@ -74,41 +66,24 @@ class Decisions:
                 )
                 for r in replicas
             )
-            self._add("facts", (self._version, now_ns, encode(Facts(self._version, seen))))
+            self._add("facts", (self.version, now_ns, encode(Facts(self.version, seen))))
 
-    def record(
-        self, exchange: "Exchange", generation: str, now_ns: int, held: tuple[tuple[str, int, int, int], ...]
-    ) -> None:
+    def record(self, exchange: "Exchange", now_ns: int, held: Sequence[tuple[str, int, int, int]]) -> None:
         """Keep the record of a finished exchange; `held` is what quotas hold for it."""
-        request, standing, headers = exchange.request, exchange.standing, exchange.headers
-        caller = standing.caller
-        session, hint = headers.get(b"x-sits-session"), headers.get(b"x-model-version")
-        lookup, (requests, tokens, admitted_ns) = exchange.lookup, exchange.admitted_on or NOT_ASKED
-        made = Recorded(
+        request, lookup = exchange.request, exchange.lookup
+        requests, tokens, admitted_ns = exchange.admitted_on
+        rest = (
             request.id,
-            generation,
-            caller.tenant,
-            caller.team,
-            caller.key_id,
-            caller.kind,
-            caller.roles,
-            caller.claims,
-            {name: headers[raw].decode("latin-1") for raw, name in self._watched if raw in headers},
-            request.endpoint,
-            standing.asked,
             request.unit,
-            "" if session is None else session.decode("latin-1"),
-            "" if hint is None else hint.decode("latin-1"),
+            exchange.session,
+            exchange.hint,
             request.prompt_tokens,
             request.output_tokens_max,
             exchange.need_tokens,
             request.prefix,
-            "" if standing.access is None else standing.access.outcome,
-            standing.match.route,
             exchange.arm,
             exchange.fallen,
             "" if lookup is None else lookup.header.decode(),
-            "",
             "reserved" if held else "",
             held,
             exchange.routed_on,
@@ -120,4 +95,27 @@ class Decisions:
             exchange.status,
             exchange.detail,
         )
-        self._add("decisions", (request.id, now_ns, encode(made)))
+        begin = exchange.standing.recorded or self._opening(exchange)
+        self._add("decisions", (request.id, now_ns, completed(begin, rest)))
+
+    def _opening(self, exchange: "Exchange") -> bytes:
+        """What the record has in common with all of the same standing."""
+        standing, headers = exchange.standing, exchange.headers
+        caller, access = standing.caller, standing.access
+        made = opening(
+            self._generation,
+            caller.tenant,
+            caller.team,
+            caller.key_id,
+            caller.kind,
+            caller.roles,
+            caller.claims,
+            {name: headers[raw].decode("latin-1") for raw, name in self._watched if raw in headers},
+            exchange.request.endpoint,
+            standing.asked,
+            "" if access is None else access.outcome,
+            standing.match.route,
+        )
+        if standing.recorded is None:
+            standing.recorded = made
+        return made

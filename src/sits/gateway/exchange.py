@@ -26,6 +26,9 @@ from sits.policy.release import Assignment, Target
 OUTCOMES = ("completed", "failed", "cancelled", "refused")
 """How a request can end.  `refused`: never worked on, by us or by the engine (4xx, 429, limits)."""
 
+NOT_ASKED = (-1, -1, 0)
+"""What admission saw of an exchange that did not come so far."""
+
 CLIENT_LEFT = 499
 """Status recorded for a request whose client left; nobody receives it."""
 
@@ -59,26 +62,8 @@ class Sink(Protocol):
 class Recorder(Protocol):
     """Takes the row of a finished request; must not block."""
 
-    def record(
-        self,
-        id: str,  # noqa: A002  (the column's name)
-        tenant: str,
-        model: str,
-        adapter: str,
-        engine: str,
-        arm: str,
-        outcome: str,
-        status: int,
-        detail: str,
-        prompt_tokens: int,
-        output_tokens: int,
-        cached_tokens: int,
-        preemptions: int,
-        prompt_hash: str,
-        abstraction_layer: str,
-        timeline: Timeline,
-    ) -> object:
-        """Keep one row of the table `requests`; what it returns is nobody's business."""
+    def record(self, row: tuple[Any, ...]) -> object:
+        """Keep one row of the table `requests`, as `telemetry.recorder` has it; what this returns is nobody's business."""
 
 
 class Cpu(Protocol):
@@ -91,7 +76,7 @@ class Cpu(Protocol):
 class NoRecorder:
     """Keeps nothing."""
 
-    def record(self, *row: object) -> None:
+    def record(self, row: tuple[Any, ...]) -> None:
         """Drop the row."""
 
 
@@ -101,7 +86,7 @@ class Exchange(msgspec.Struct):
     `standing`: who asks for what, and what of the answer does not depend on when; `answered`: the client has all of the answer;
     `taken`: where it counts as in flight; `tried`: replicas that failed it;
     `routed_on`, `admitted_on`: what the policies saw, for the decision record (as in `core.recorded`: one `Routed` a choice).
-    `target`: what its assignment makes of it, or the `fallen`th fallback instead;
+    `session`, `hint`: what the caller says of its session, and wishes for a version; `target`: what its assignment makes of it, or the `fallen`th fallback instead;
     `lookup`: its business with the cache; `reserved`: quotas may hold a reservation for it; `seat`: that with a window.
     """
 
@@ -112,8 +97,11 @@ class Exchange(msgspec.Struct):
     problem: SitsError | None
     model: str
     tenant: str
+    prompt_tokens: int = 0
     standing: Standing = NOBODY
     injected: Decision | None = None
+    session: str = ""
+    hint: str = ""
     arm: str = ""
     assignment: Assignment | None = None
     target: Target | None = None
@@ -123,7 +111,7 @@ class Exchange(msgspec.Struct):
     reserved: bool = False
     need_tokens: int = 0
     routed_on: tuple[Any, ...] = ()
-    admitted_on: tuple[Any, ...] = ()
+    admitted_on: tuple[int, int, int] = NOT_ASKED
     seat: Seat | None = None
     replica: Replica | None = None
     taken: Replica | None = None
@@ -136,7 +124,6 @@ class Exchange(msgspec.Struct):
     outcome: str = ""
     status: int = 0
     detail: str = ""
-    prompt_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
     preemptions: int = 0

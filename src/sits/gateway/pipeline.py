@@ -85,9 +85,8 @@ JSON = b"application/json"
 
 def admit(gateway: "Gateway", exchange: Exchange) -> None:
     """Is there room?  From here on the request counts as in flight."""
-    places, limits = gateway.places, gateway.fleet.policy.admit
-    now_ns = gateway.world.now_ns()
-    requests, tokens = places.inflight()
+    limits, now_ns = gateway.limits, gateway.world.now_ns()
+    requests, tokens = gateway.places.inflight()
     exchange.admitted_on = (requests, tokens, now_ns)
     refused = refusal(limits, requests, tokens, exchange.need_tokens, exchange.request.deadline_ns, now_ns)
     if refused:
@@ -102,15 +101,15 @@ def admit(gateway: "Gateway", exchange: Exchange) -> None:
 
 async def forward(gateway: "Gateway", exchange: Exchange) -> None:
     """Send it, relay the answer; once more elsewhere when the engine failed before its first byte."""
-    assert exchange.replica is not None
-    places, model, tenant = gateway.places, exchange.request.model, exchange.tenant
-    timeline = exchange.timeline
+    places, timeline = gateway.places, exchange.timeline
     timeline.at[DISPATCHED], timeline.how[DISPATCHED] = gateway.world.now_ns(), MEASURED
     failure: EngineError | None = None
     while True:
         try:
             await relay(gateway, exchange)
         except EngineError as error:
+            assert exchange.replica is not None
+            model, tenant = exchange.request.model, exchange.tenant
             places.failed(exchange.replica, error, gateway.world.now_ns(), model, tenant)
             if gateway.adapters is not None and error.code in BREAKER_CODES:
                 gateway.adapters.desk.doubt(exchange.replica.id)
@@ -121,7 +120,9 @@ async def forward(gateway: "Gateway", exchange: Exchange) -> None:
             if error.code not in UNSAYABLE or not say_elsewhere(gateway, exchange):
                 raise failure or error from None
         else:
-            places.succeeded(exchange.replica, model, tenant)
+            if places.trips or not places.budget.full:
+                assert exchange.replica is not None
+                places.succeeded(exchange.replica, exchange.request.model, exchange.tenant)
             return
 
 
@@ -211,7 +212,7 @@ class Gateway:
         self.holders: dict[str, Holder] = holders_of(fleet, world, None if before is None else before.holders)
         self.decisions: Decisions | None = None
         if record is not None:
-            self.decisions = Decisions(record, world.nonce(), headers_read(fleet))
+            self.decisions = Decisions(record, world.nonce(), headers_read(fleet), generation)
         self.injector = Injector(fleet) if fleet.injections else None
         self.routing: Routing | None = routing_of(fleet, self.catalog)
         if self.routing is not None:
@@ -230,6 +231,7 @@ class Gateway:
         self.metrics: Metrics | None = None
         if place is None:  # else rows are counted where those of all processes arrive
             self.metrics = Metrics() if before is None else before.metrics
+        self.limits = policy.admit
         self.offered = 0
         self.counts = dict.fromkeys(OUTCOMES, 0)
         self.turn = -1
@@ -276,8 +278,9 @@ class Gateway:
             CancelledError: the caller cancelled, because the client left; the exchange is recorded all the same.
 
         """
-        exchange = Exchange(request, timeline, sink, headers, problem, request.model, request.tenant)
-        exchange.prompt_tokens = request.prompt_tokens
+        exchange = Exchange(
+            request, timeline, sink, headers, problem, request.model, request.tenant, request.prompt_tokens
+        )
         self.offered += 1
         try:
             try:
@@ -294,7 +297,8 @@ class Gateway:
             if waiting is not None:
                 await waiting
             timeline.at[SENT], timeline.how[SENT] = self.world.now_ns(), MEASURED
-            exchange.end("completed", exchange.status)
+            if not exchange.outcome:
+                exchange.outcome = "completed"
         except asyncio.CancelledError as error:
             if exchange.answered:  # the client had all of it, and did not wait for the frame around it to end
                 timeline.mark(SENT, self.world.now_ns())
@@ -334,19 +338,20 @@ class Gateway:
         return mine | self.metrics.vitals() | engine_vitals(place.shared, place.slots, self.world.now_ns())
 
     def _settle(self, exchange: Exchange) -> None:
-        let_go(self, exchange)
+        if exchange.taken is not None:
+            let_go(self, exchange)
         if exchange.seat is not None:
             exchange.seat.leave()
         self.counts[exchange.outcome] += 1
         if self.cached is not None:
             keep_answer(self.cached, exchange, self.world.now_ns())
-        if self.decisions is not None:
-            quotas = self.quotas if exchange.reserved else None
-            held = () if quotas is None else quotas.book.held(exchange.request.id)
-            self.decisions.record(exchange, self.generation, self.world.now_ns(), held)
-        if exchange.reserved and self.quotas is not None:
-            settle_quota(self.quotas, exchange)
         request, timeline = exchange.request, exchange.timeline
+        quotas = self.quotas if exchange.reserved else None
+        if self.decisions is not None:
+            held = () if quotas is None else quotas.book.held(request.id)
+            self.decisions.record(exchange, self.world.now_ns(), held)
+        if quotas is not None:
+            settle_quota(quotas, exchange)
         engine = exchange.replica.id if exchange.replica is not None else ""
         if self.metrics is not None:
             self.metrics.count(
@@ -358,20 +363,23 @@ class Gateway:
                 timeline.span_ns(API_RECV, SENT),
             )
         self.recorder.record(
-            request.id,
-            exchange.tenant,
-            exchange.model,
-            request.adapter,
-            engine,
-            exchange.arm,
-            exchange.outcome,
-            exchange.status,
-            exchange.detail,
-            exchange.prompt_tokens,
-            exchange.output_tokens,
-            exchange.cached_tokens,
-            exchange.preemptions,
-            request.prompt_hash,
-            LAYERS.get(request.endpoint, ""),
-            timeline,
+            (
+                request.id,
+                exchange.tenant,
+                exchange.model,
+                request.adapter,
+                engine,
+                exchange.arm,
+                exchange.outcome,
+                exchange.status,
+                exchange.detail,
+                exchange.prompt_tokens,
+                exchange.output_tokens,
+                exchange.cached_tokens,
+                exchange.preemptions,
+                request.prompt_hash,
+                LAYERS.get(request.endpoint, ""),
+                timeline.at.tobytes(),
+                timeline.how,
+            )
         )

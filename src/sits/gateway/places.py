@@ -104,24 +104,26 @@ class Place(NamedTuple):
 
 
 class Budget:
-    """The retries a worker may spend, over all generations.  `spent` is how many it has."""
+    """The retries a worker may spend, over all generations.  `spent` is how many it has; `full`: no more can be saved."""
 
-    __slots__ = ("_saved", "spent")
+    __slots__ = ("_saved", "full", "spent")
 
     def __init__(self) -> None:
         self.spent = 0
         self._saved = RETRY_BUDGET_MAX
+        self.full = True
 
     def earn(self) -> None:
         """A request was answered."""
-        if self._saved < RETRY_BUDGET_MAX:
-            self._saved = min(RETRY_BUDGET_MAX, self._saved + RETRY_SHARE)
+        self._saved = min(RETRY_BUDGET_MAX, self._saved + RETRY_SHARE)
+        self.full = self._saved == RETRY_BUDGET_MAX
 
     def spend(self) -> bool:
         """Take one retry, if there is one."""
         if self._saved < 1.0:
             return False
         self._saved -= 1.0
+        self.full = False
         self.spent += 1
         return True
 
@@ -204,8 +206,7 @@ class Places:
 
     def inflight(self) -> tuple[int, int]:
         """Requests in flight and their tokens, of all workers, as of now."""
-        total = sum(self._inflight)
-        return total // ONE, total % ONE
+        return divmod(sum(self._inflight), ONE)
 
     @property
     def inflight_requests(self) -> int:

@@ -88,14 +88,12 @@ def settle_quota(quotas: Quotas, exchange: Exchange) -> None:
         quotas.void(exchange.request.id)
 
 
-def quota_head(gateway: "Gateway", exchange: Exchange, error: SitsError | None = None) -> bytes:
-    """The `x-ratelimit-*` of an answer, where a quota counted it or refused it."""
-    quotas, slots = gateway.quotas, exchange.standing.slots
-    if quotas is None or slots is None:
+def quota_head(gateway: "Gateway", exchange: Exchange, error: SitsError) -> bytes:
+    """The `x-ratelimit-*` of an error, where a quota counted the request or refused it."""
+    slots = exchange.standing.slots
+    if slots is None or not (exchange.reserved or error.code == TOO_MUCH):
         return b""
-    if not exchange.reserved and (error is None or error.code != TOO_MUCH):
-        return b""
-    return quotas.head(slots, gateway.world.now_ns())
+    return slots.told(gateway.world.now_ns())
 
 
 def quotas_of(fleet: Fleet, world: World, ask: Ask | None, before: Quotas | None) -> Quotas | None:

@@ -21,7 +21,6 @@ from sits.core.timeline import MEASURED as MEASURED  # noqa: PLC0414  (also for 
 from sits.core.units import MS
 from sits.gateway.adapters.stage import check_answer
 from sits.gateway.exchange import Exchange
-from sits.gateway.quota import quota_head
 from sits.gateway.versions import copier_of
 
 if TYPE_CHECKING:
@@ -34,25 +33,23 @@ _TIMED = b"\r\nx-sits-engine: %b\r\nserver-timing: gateway;dur=%.2f, engine;dur=
 
 async def relay(gateway: "Gateway", exchange: Exchange) -> None:
     """Pass the engine's answer on, and mark the first token (of a stream) and the last."""
-    assert exchange.replica is not None
-    request = exchange.request
-    if gateway.adapters is not None and request.adapter:
-        request = gateway.adapters.as_asked(request, exchange.replica.id)
-    engine, seat = gateway.engines[exchange.replica.id], exchange.seat
-    answer = (
-        engine.generate(request, exchange.timeline)
-        if seat is None
-        else seat.answer(engine, request, exchange.timeline, again=bool(exchange.tried))
-    )
-    whole = None if exchange.request.stream else getattr(answer, "whole", None)
+    request, replica, seat = exchange.request, exchange.replica, exchange.seat
+    assert replica is not None
+    if request.adapter and gateway.adapters is not None:
+        request = gateway.adapters.as_asked(request, replica.id)
+    engine = gateway.engines[replica.id]
+    if seat is None:
+        answer = engine.generate(request, exchange.timeline)
+    else:
+        answer = seat.answer(engine, request, exchange.timeline, again=bool(exchange.tried))
+    whole = None if request.stream else getattr(answer, "whole", None)
     chunk: Chunk | None = None if whole is None else await whole()
     if chunk is None:
         await _relay_chunks(gateway, exchange, answer)
         return
     _start(gateway, exchange, chunk)
     exchange.sink.write(chunk.data)
-    copy = copier_of(gateway.cached, exchange)
-    if copy is not None:
+    if exchange.lookup is not None and (copy := copier_of(gateway.cached, exchange)) is not None:
         copy(chunk.data)
     timeline = exchange.timeline
     if chunk.tokens:
@@ -128,31 +125,31 @@ async def _pull(stream: AsyncIterator[Chunk], give: Callable[[Chunk], Awaitable[
 
 def _start(gateway: "Gateway", exchange: Exchange, chunk: Chunk) -> None:
     """Begin the client's answer with what the engine's first chunk says; its refusals pass through."""
-    assert exchange.replica is not None
+    replica, status, now_ns = exchange.replica, chunk.status, gateway.world.now_ns()
+    assert replica is not None
     if gateway.adapters is not None and exchange.request.adapter:
         check_answer(gateway.adapters, exchange, chunk)
     if gateway.places.suspects:
-        gateway.places.reached(exchange.replica, gateway.world.now_ns())
-    exchange.started = True
-    exchange.status = chunk.status
-    content_type = chunk.content_type or (SSE if exchange.request.stream else JSON)
-    exchange.content_type = content_type
-    exchange.streaming = content_type.startswith(b"text/event-stream")
-    if chunk.status >= 400:
-        exchange.end("refused", chunk.status, f"engine_{chunk.status}")
-    at = exchange.timeline.at
-    here_ns, there_ns = at[DISPATCHED] - at[API_RECV], gateway.world.now_ns() - at[DISPATCHED]
-    lines = _TIMED % (exchange.replica.id.encode(), here_ns / MS, there_ns / MS)
+        gateway.places.reached(replica, now_ns)
+    exchange.started, exchange.status = True, status
+    exchange.content_type = content_type = chunk.content_type or (SSE if exchange.request.stream else JSON)
+    if content_type != JSON:
+        exchange.streaming = content_type.startswith(b"text/event-stream")
+    if status >= 400:
+        exchange.end("refused", status, f"engine_{status}")
+    at, slots = exchange.timeline.at, exchange.standing.slots
+    sent_ns = at[DISPATCHED]
+    lines = _TIMED % (replica.id.encode(), (sent_ns - at[API_RECV]) / MS, (now_ns - sent_ns) / MS)
     if exchange.lookup is not None:
         lines += b"\r\nx-sits-cache: " + exchange.lookup.header
     if exchange.fell_back is not None:
         lines += b"\r\nx-sits-fallback: " + exchange.arm.encode()
     if exchange.injected is not None:
         lines += b"\r\nx-sits-injected: " + exchange.injected.choice.encode()
-    if exchange.reserved:
-        lines += quota_head(gateway, exchange)
+    if slots is not None and exchange.reserved:
+        lines += slots.told(now_ns)
     if chunk.retry_after:
         lines += b"\r\nretry-after: " + chunk.retry_after
     if chunk.in_pieces:
         exchange.sink.in_pieces()
-    exchange.sink.start(chunk.status, content_type, lines)
+    exchange.sink.start(status, content_type, lines)

@@ -51,6 +51,7 @@ class Standing:
         region: where they are; access: why they may, where policies decide that; match: the route that takes it.
         asked: the name they ask for.
         assigner, name: who assigns the arm, and under which name.
+        recorded: how its decision records begin, once there was one.
         slots: the balances it is charged to, once that was asked.
         able: by arm, the replicas to choose from, and the state of the places they were found in.
 
@@ -66,6 +67,7 @@ class Standing:
         "key",
         "match",
         "name",
+        "recorded",
         "region",
         "slots",
         "tenant",
@@ -81,6 +83,7 @@ class Standing:
         self.asked = ""
         self.assigner = assigner
         self.name = ""
+        self.recorded: bytes | None = None
         self.slots: Slots | None = None
         self.able: dict[str, tuple[int, tuple[Candidates, ...]]] = {}
 
@@ -153,4 +156,5 @@ def _find(gateway: "Gateway", exchange: "Exchange", asked: Key) -> Standing:
 
 
 NOBODY = Standing(ANONYMOUS, Assigner(Release()))
+NOBODY.recorded = b""  # of no configuration, so nothing is kept there
 """What a request stands on until it is looked at."""

@@ -46,20 +46,20 @@ def assign_release(gateway: "Gateway", exchange: Exchange) -> None:
     """Which arm of the release does the unit belong to?  An arm may ask engines for another model name."""
     standing, unit, headers = exchange.standing, exchange.request.unit, exchange.headers
     session, hint = headers.get(b"x-sits-session"), headers.get(b"x-model-version")
-    assigner, given = standing.assigner, None
-    if session is None and hint is None:
-        given = assigner.young.get((standing.name, standing.tenant, standing.key, unit))
+    if session or hint:
+        exchange.session, exchange.hint = (session or b"").decode("latin-1"), (hint or b"").decode("latin-1")
+        given = None
+    else:
+        given = standing.assigner.young.get((standing.name, standing.tenant, standing.key, unit))
     if given is None:
-        given = assigner.assign(
-            standing.name,
-            standing.tenant,
-            unit,
-            session.decode("latin-1") if session else "",
-            standing.key,
-            hint.decode("latin-1") if hint else "",
+        given = standing.assigner.assign(
+            standing.name, standing.tenant, unit, exchange.session, standing.key, exchange.hint
         )
     exchange.assignment = given
-    aim(exchange, given.target)
+    exchange.target = target = given.target
+    exchange.arm = target.arm
+    if target.name != standing.asked:
+        _ask_for(exchange, target)
 
 
 def look_in_cache(gateway: "Gateway", exchange: Exchange) -> None:
@@ -152,13 +152,17 @@ def vitals_of(cached: Cached) -> Vitals:
 
 def aim(exchange: Exchange, target: Target) -> None:
     """Make the exchange a request to `target`."""
+    exchange.target, exchange.arm = target, target.arm
+    if target.name != (exchange.request.adapter or exchange.request.model):
+        _ask_for(exchange, target)
+
+
+def _ask_for(exchange: Exchange, target: Target) -> None:
+    """Ask for the target by its own name, which is another."""
     request = exchange.request
-    if target.name != (request.adapter or request.model):
-        exchange.request = msgspec.structs.replace(
-            request, model=target.model, adapter=target.adapter, body=with_model(request.body, target.name)
-        )
-    exchange.target = target
-    exchange.arm = target.arm
+    exchange.request = msgspec.structs.replace(
+        request, model=target.model, adapter=target.adapter, body=with_model(request.body, target.name)
+    )
 
 
 def _answer_from(gateway: "Gateway", cached: Cached, exchange: Exchange, target: Target) -> None:

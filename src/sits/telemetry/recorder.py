@@ -1,4 +1,4 @@
-"""The recorder: one row a finished request, kept as a tuple, at half a microsecond.
+"""The recorder: one row a finished request, kept as the tuple it comes as.
 
 ```
 event loop: record -> deque --take-> outbox of a worker (msgpack, to the keeper)
@@ -50,6 +50,16 @@ OWN_TEXTS = ("id", "prompt_hash")
 AT, HOW = len(LABELS), len(LABELS) + 1
 
 Row = tuple[Any, ...]
+"""The labels, `timeline.at.tobytes()`, and `timeline.how`."""
+
+
+def row_of(timeline: Timeline, **labels: Any) -> Row:
+    """The row of a finished request, for those who have time to name its labels.
+
+    `outcome` is `completed`, `failed`, `cancelled` or `refused`; `status` the HTTP status; `detail` a refusal or error label;
+    token counts in tokens.
+    """
+    return (*(labels[name] for name in LABELS), timeline.at.tobytes(), timeline.how)
 
 
 class Recorder:
@@ -73,55 +83,13 @@ class Recorder:
         """Rows recorded and not taken yet."""
         return len(self._rows)
 
-    def record(
-        self,
-        id: str,  # noqa: A002 - the table's own column name
-        tenant: str,
-        model: str,
-        adapter: str,
-        engine: str,
-        arm: str,
-        outcome: str,
-        status: int,
-        detail: str,
-        prompt_tokens: int,
-        output_tokens: int,
-        cached_tokens: int,
-        preemptions: int,
-        prompt_hash: str,
-        abstraction_layer: str,
-        timeline: Timeline,
-    ) -> bool:
-        """Store one finished request; False when there was no room and the row was dropped.
-
-        `outcome` is `completed`, `failed`, `cancelled` or `refused`; `status` the HTTP status; `detail` a refusal
-        or error label; token counts in tokens.  By position a call costs a quarter less than by name.
-        """
+    def record(self, row: Row) -> bool:
+        """Store one finished request; False when there was no room and the row was dropped."""
         rows = self._rows
         if len(rows) >= self.capacity:
             self.dropped += 1
             return False
-        rows.append(
-            (
-                id,
-                tenant,
-                model,
-                adapter,
-                engine,
-                arm,
-                outcome,
-                status,
-                detail,
-                prompt_tokens,
-                output_tokens,
-                cached_tokens,
-                preemptions,
-                prompt_hash,
-                abstraction_layer,
-                timeline.at.tobytes(),
-                timeline.how,
-            )
-        )
+        rows.append(row)
         return True
 
     def take(self) -> list[Row]:

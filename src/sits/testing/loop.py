@@ -18,6 +18,7 @@ Deliberately absent: anything a shipped module would need.
 """
 
 import asyncio
+from array import array
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ from sits.predict.prepare import Rank
 from sits.predict.steptime import StepTime
 from sits.sim.loop import DeadlockError, VirtualLoop, VirtualWorld, run_virtual
 from sits.sim.spec import EngineSpec
-from sits.telemetry.recorder import LABELS
+from sits.telemetry.recorder import AT, HOW, LABELS, Row
 
 __all__ = [
     "DeadlockError",
@@ -40,6 +41,7 @@ __all__ = [
     "MemoryRecorder",
     "VirtualLoop",
     "VirtualWorld",
+    "by_name",
     "run_virtual",
     "small_spec",
     "tokens",
@@ -104,15 +106,22 @@ class FakeEngine:
         self.closed = True
 
 
+def by_name(row: Row) -> dict[str, Any]:
+    """A recorded row by column name; `timeline` is an object again."""
+    line = Timeline()
+    line.at, line.how = array("q", row[AT]), row[HOW]
+    return dict(zip(LABELS, row, strict=False)) | {"timeline": line}
+
+
 class MemoryRecorder:
-    """A recorder that keeps rows, each a dict by column name; `timeline` stays an object."""
+    """A recorder that keeps rows, each by column name."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
 
-    def record(self, *row: Any) -> bool:
+    def record(self, row: Row) -> bool:
         """Keep `row`."""
-        self.rows.append(dict(zip((*LABELS, "timeline"), row, strict=True)))
+        self.rows.append(by_name(row))
         return True
 
     def of(self, id: str) -> dict[str, Any]:  # noqa: A002  (the column's name)

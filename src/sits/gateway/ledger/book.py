@@ -10,7 +10,7 @@ its request ends after all, what it took is still counted.
 Deliberately absent: waiting and sending (gateway.ledger.client); the clock is handed in.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 from sits.core.decision import Decision
@@ -48,8 +48,8 @@ class Book:
         self.down = False
         self.wake: Callable[[], object] = bool
         self.counts = dict.fromkeys(("opened", "duplicate", "expired", "late", "over"), 0)
-        self._open: dict[str, tuple[int, Held]] = {}
-        self._expired: dict[str, Held] = {}
+        self._open: dict[str, tuple[int, tuple[Line, ...], Held]] = {}
+        self._expired: dict[str, tuple[Line, ...]] = {}
         self._closed: dict[str, str] = {}
         self._closed_before: dict[str, str] = {}
 
@@ -71,19 +71,19 @@ class Book:
             return self._look_closer(request_id, slots, input_tokens, output_tokens, now_ns)
         held: Held = []
         tokens = input_tokens + output_tokens
-        for line in slots.lines:
+        lines = slots.lines
+        for line in lines:
             cost = tokens if line.plain else line.fixed or line.meter.cost(input_tokens, output_tokens)
             left = line.left - cost
             if left < line.low:
                 if left < 0:
-                    for taken, amount in held:
-                        taken.left += amount
+                    _give_back(lines, held)
                     return self._look_closer(request_id, slots, input_tokens, output_tokens, now_ns)
                 line.run_low(now_ns)
                 self.wake()
             line.left = left
-            held.append((line, cost))
-        self._open[request_id] = (now_ns, held)
+            held.append((line.account, line.window, cost, left))
+        self._open[request_id] = (now_ns, lines, held)
         return RESERVED
 
     def settle(self, request_id: str, input_tokens: int, output_tokens: int, cached_tokens: int = 0) -> str:
@@ -92,7 +92,8 @@ class Book:
         if entry is None:
             return self._settle_late(request_id, input_tokens, output_tokens, cached_tokens)
         tokens = input_tokens + output_tokens
-        for line, cost in entry[1]:
+        _, lines, held = entry
+        for line, (_, _, cost, _) in zip(lines, held, strict=True):
             took = (
                 tokens
                 if line.plain
@@ -115,28 +116,26 @@ class Book:
         if entry is None:
             before = self._ended(request_id)
             return "settled_before" if before == "settled" else "duplicate" if before else "unknown"
-        for line, cost in entry[1]:
-            line.left += cost
+        _give_back(*entry[1:])
         self._close(request_id, "voided")
         return "voided"
 
-    def held(self, request_id: str) -> tuple[tuple[str, int, int, int], ...]:
-        """What an open request has reserved: `(balance, window, cost, left after it)`, for the decision record."""
+    def held(self, request_id: str) -> Held:
+        """What an open request has reserved, for the decision record."""
         entry = self._open.get(request_id)
-        return tuple((line.account, line.window, cost, line.left) for line, cost in entry[1]) if entry else ()
+        return entry[2] if entry else []
 
     def expire(self, now_ns: int) -> int:
         """Void reservations that nobody ended; how many."""
         old = []
-        for request_id, (since_ns, _) in self._open.items():  # oldest first
+        for request_id, (since_ns, _, _) in self._open.items():  # oldest first
             if now_ns - since_ns < HELD_MAX_NS:
                 break
             old.append(request_id)
         for request_id in old:
-            _, held = self._open.pop(request_id)
-            for line, cost in held:
-                line.left += cost
-            self._expired[request_id] = held
+            _, lines, held = self._open.pop(request_id)
+            _give_back(lines, held)
+            self._expired[request_id] = lines
         for request_id in list(islice(self._expired, max(0, len(self._expired) - CLOSED_MAX))):
             del self._expired[request_id]
         self.counts["expired"] += len(old)
@@ -148,11 +147,11 @@ class Book:
         return self._closed.get(request_id) or self._closed_before.get(request_id) or ""
 
     def _settle_late(self, request_id: str, input_tokens: int, output_tokens: int, cached_tokens: int) -> str:
-        held = self._expired.pop(request_id, None)
-        if held is None:
+        lines = self._expired.pop(request_id, None)
+        if lines is None:
             before = self._ended(request_id)
             return "voided_before" if before == "voided" else "duplicate" if before else "unknown"
-        for gone, _ in held:
+        for gone in lines:
             line = self.lines.reopen(gone)
             took = line.meter.cost(input_tokens, output_tokens, cached_tokens)
             line.used += took
@@ -178,7 +177,7 @@ class Book:
         """A balance is short, its window is over, or its lease is: find out which."""
         slots.forget()
         rooms: list[Room] = []
-        held: Held = []
+        costs: list[tuple[Line, int]] = []
         opened = False
         for slot in slots:
             line = self.lines.current(slot, now_ns)
@@ -190,19 +189,26 @@ class Book:
                 if self.on_outage != "open":
                     return _no_ledger(slot.meter.quota, "outage")
                 left, opened = cost, True
-            held.append((line, cost))
+            costs.append((line, cost))
             rooms.append(_room(line, left, now_ns))
         decision = decide(rooms, input_tokens, output_tokens, now_ns + self.lines.offset_ns)
         if decision is RESERVED:
-            for line, cost in held:
+            for line, cost in costs:
                 line.left -= cost
-            self._open[request_id] = (now_ns, held)
+            held = [(line.account, line.window, cost, line.left) for line, cost in costs]
+            self._open[request_id] = (now_ns, tuple(line for line, _ in costs), held)
             self.counts["opened"] += opened
         return decision
 
     def _usable(self, line: Line, now_ns: int) -> int:
         spends_on = self.down and self.on_outage == "spend_lease"
         return line.left if now_ns < line.valid_ns or spends_on else min(0, line.left)
+
+
+def _give_back(lines: Sequence[Line], held: Held) -> None:
+    """What was taken of the first of these lines."""
+    for line, (_, _, cost, _) in zip(lines, held, strict=False):
+        line.left += cost
 
 
 def _room(line: Line, left: int, now_ns: int) -> Room:

@@ -19,7 +19,7 @@ from sits.core.fleet_quota import Outage
 from sits.core.ports import World
 from sits.core.units import SECOND
 from sits.gateway.ledger.book import Book
-from sits.gateway.ledger.line import Held, Slots
+from sits.gateway.ledger.line import Line, Slots
 from sits.gateway.ledger.messages import Answer, LeaseAsk, LeaseDown
 
 WAITING_MAX = 1024
@@ -65,7 +65,7 @@ class _Waiter:
         self.input_tokens = input_tokens
         self.output_tokens = output_tokens
         self.told = told
-        self.queued: Held = []
+        self.queued: list[tuple[Line, int]] = []
         self.timer: asyncio.TimerHandle | None = None
 
 

@@ -11,6 +11,7 @@ Deliberately absent: requests (gateway.ledger.book) and messages (gateway.ledger
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 from sits.core.fleet_quota import MILLI, QuotaMatch
 from sits.core.units import SECOND
@@ -232,8 +233,8 @@ class Line:
 NOTHING = Line(Meter(quota="", unit="", limit=0, per="", per_ns=0, match=QuotaMatch(), base=0), "", 0, 0, 0)
 """What a slot points at before it was used: nothing left, and no time to spend it."""
 
-Held = list[tuple[Line, int]]
-"""What a request has reserved: a cost in each line."""
+Held = list[tuple[str, int, int, int]]
+"""What a request has reserved: (balance, window, cost, left after it) of each line."""
 
 
 class Slot:
@@ -247,15 +248,22 @@ class Slot:
         self.line = NOTHING
 
 
+class Clock(Protocol):
+    """Knows the authority's wall clock minus this process's monotonic clock."""
+
+    offset_ns: int
+
+
 class Slots:
     """The balances that one caller's requests for one model are charged to, and what their answers say of them.
 
     `all` of them; `lines` are those that stand for them now, as long as it is not `until_ns`.
     """
 
-    __slots__ = ("_form", "_form_until_ns", "_told", "all", "lines", "until_ns")
+    __slots__ = ("_clock", "_form", "_form_until_ns", "_told", "all", "lines", "until_ns")
 
-    def __init__(self, slots: Iterable[Slot]) -> None:
+    def __init__(self, clock: Clock, slots: Iterable[Slot]) -> None:
+        self._clock = clock
         self.all = tuple(slots)
         self._form = b""
         self._told: tuple[Line, ...] = ()
@@ -278,13 +286,13 @@ class Slots:
         self.until_ns = min([now_ns + LOOK_NS, *(line.until_ns for line in self.lines)])
         return now_ns < self.until_ns
 
-    def told(self, now_ns: int, offset_ns: int) -> bytes:
+    def told(self, now_ns: int) -> bytes:
         """Lines of a head, `x-ratelimit-*`: the tightest balance of each unit, as far as this process knows.
 
         What remains is told as of now; which balance is the tightest, its limit, and its window's end once a second.
         """
         if now_ns >= self._form_until_ns:
-            self._tell(now_ns, now_ns + offset_ns)
+            self._tell(now_ns, now_ns + self._clock.offset_ns)
         remaining = [line.left + line.free for line in self._told]
         if remaining and min(remaining) < 0:
             remaining = [max(0, left) for left in remaining]

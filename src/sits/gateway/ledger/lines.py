@@ -54,7 +54,7 @@ class Lines:
     def slots(self, meters: Sequence[Meter], caller: Caller, model: str) -> Slots:
         """The balances a caller's requests for `model` are charged to; made once, used for every request."""
         names = ((meter, account(meter, caller, model)) for meter in meters)
-        return Slots(Slot(meter, name) for meter, name in names if name)
+        return Slots(self, (Slot(meter, name) for meter, name in names if name))
 
     def current(self, slot: Slot, now_ns: int) -> Line | None:
         """The line of the window that runs, made when there is none; None when there are too many."""

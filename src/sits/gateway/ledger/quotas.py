@@ -114,10 +114,6 @@ class Quotas:
             "sits_ledger_reserved": {"": len(self.book)},
         }
 
-    def head(self, slots: Slots, now_ns: int) -> bytes:
-        """What an answer's head tells of the balances; see `Slots.told`."""
-        return slots.told(now_ns, self.book.lines.offset_ns)
-
     def slots(self, caller: Caller, model: str) -> Slots:
         """The balances that a caller's requests for a model are charged to; false when there are none."""
         if self._models is not None and model not in self._models:
