@@ -17,6 +17,7 @@ import os
 import socket
 from pathlib import Path
 
+import httptools
 import orjson
 import pytest
 import uvloop
@@ -148,9 +149,10 @@ class Puppet:
 
 
 class Client(asyncio.Protocol):
-    """A client with a small window, that reads or does not."""
+    """A client with a small window, that reads or does not; what it reads must be HTTP."""
 
     async def start(self, host, port):
+        self.parser, self.answers, self.wrong = httptools.HttpResponseParser(self), 0, ""
         self.got, self.gone, self.mute, self.rest = 0, False, False, b""
         link = socket.socket()
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -162,9 +164,18 @@ class Client(asyncio.Protocol):
 
     def data_received(self, data):
         self.got += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self.wrong = f"{error}: {data}"
+
+    def on_message_complete(self):
+        if self.parser.get_status_code() >= 200:
+            self.answers += 1
 
     def connection_lost(self, exc):
         self.gone = True
+        self.parser = None
 
 
 class World:
@@ -210,6 +221,7 @@ class World:
     def check(self):
         """What holds at every moment."""
         server, bodies = self.server, self.server.bodies
+        assert not [client.wrong for client in self.clients if client.wrong]
         charged = [one.charged for one in server.connections]
         assert min(charged, default=0) >= 0
         assert bodies.held == sum(charged)
@@ -504,19 +516,24 @@ def walk(dice, moves):
             elif kind < 99 and game.moves > 60:
                 game.all_leave(bool(dice.number(0, 1)))
             game.holds()
+        answers = sum(client.answers for client in game.town.clients)
         outcomes = {row["outcome"] for row in game.town.rows}
     finally:
         game.teardown()
-    return outcomes
+    return outcomes, answers
 
 
 def test_a_long_walk():
     seed = RealWorld().nonce() if SOAK > 1 else 3
     dice, outcomes = Rolls(RealWorld(seed).rng("life")), set()
+    answers = 0
     for i in range(4 * SOAK):
         try:
-            outcomes |= walk(dice, 250)
+            ended, answered = walk(dice, 250)
         except BaseException as error:
             error.add_note(f"seed {seed}, game {i}")
             raise
+        outcomes |= ended
+        answers += answered
+    assert answers > 20
     assert outcomes == {"completed", "failed", "cancelled", "refused"}
