@@ -45,6 +45,15 @@ def test_bodies_that_would_make_the_books_lie(body, field):
     assert len(str(caught.value)) < 200
 
 
+def test_why_a_long_body_is_no_json_is_not_looked_for_at_any_price():
+    half = b'{"model": "m", "messages": ["' + b"\\n" * 1000 + b"\\ud800" + b'"]}'
+    with pytest.raises(CallerError, match="half of a character"):
+        parse_chat(half)
+    with pytest.raises(CallerError) as caught:
+        parse_chat(half.replace(b"\\n", b"\\n" * 1000))
+    assert "half" not in str(caught.value)
+
+
 def test_the_largest_counts_that_are_believed():
     assert (
         parse_chat(b'{"model":"m","messages":[1],"max_tokens":%d}' % COUNT_MAX).output_tokens_max == COUNT_MAX

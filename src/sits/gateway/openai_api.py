@@ -31,6 +31,9 @@ COUNT_MAX = 2**31 - 1
 MODEL_CHARACTERS = 256
 """The longest model name read; names are recorded and repeated in answers."""
 
+EXPLAINED_BYTES = 256 * 2**10
+"""The longest body in which the half of a character is looked for: a megabyte of escapes takes 150 ms."""
+
 _Count = Annotated[int, msgspec.Meta(ge=1, le=COUNT_MAX)]
 
 
@@ -156,7 +159,8 @@ def decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
             f"{field or 'body'}: {_AT.sub('', text)}", field=field or None, code="invalid_field"
         ) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        half = next((found for found in _ESCAPE.finditer(body) if found.group(1)), None)
+        escapes = _ESCAPE.finditer(body) if len(body) <= EXPLAINED_BYTES else ()
+        half = next((found for found in escapes if found.group(1)), None)
         if half is not None:  # the decoder calls it truncated input, or a malformed escape
             raise CallerError(
                 f"the body is not JSON: \\{half.group(1).decode()} at byte {half.start()} is half of a character",
