@@ -246,7 +246,7 @@ def _cancel(running: Running, load: Load, _: float, __: int) -> dict:
 
 def _hostile(running: Running, load: Load, _: float, count: int) -> dict:
     count = min(count, 2000) if running.peer.slow else count
-    seconds = 3600 if count > 200_000 else 60
+    seconds = 3600 if count > 200_000 else 10 if running.peer.slow else 60
     first = load.ask("hostile", port=running.port, count=count // 5, seconds=seconds)
     load.ask("wait", seconds=0.5)
     before = running.rss()

@@ -59,7 +59,7 @@ def _recorded(store: Path) -> dict[str, bool]:
     points = "api_recv, parsed, authorized, routed, dispatched, sent"
     rows = [row[1:] for row in _read(store, "requests", f"outcome, arm, {points}") if row[0] == "completed"]
     return {
-        "release of two arms": {row[0] for row in rows} == {"stable", "canary"},
+        "release of two arms": {row[0].rpartition("/")[2] for row in rows} == {"stable", "canary"},
         "every request recorded": len(rows) >= REQUESTS,
         "timeline": bool(rows) and all(point > 0 for row in rows for point in row[1:]),
         "decision records": len(_read(store, "decisions", "id")) >= REQUESTS,

@@ -111,7 +111,7 @@ def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _bars(rows) -> list[str]:
-    words = {True: "PASS", False: "**MISS**", None: "not measured"}
+    words = {True: "PASS", False: "**MISS**", None: "not judged"}
     return _table(
         ["bar", "found", "limit", "", "goal"],
         [[bar.name, bar.found, bar.limit, words[bar.passed], bar.goal] for bar in bars(rows)],
@@ -211,7 +211,7 @@ def _taken(run: dict) -> str:
     where = (
         f"{on['cpu']}, {on['cores']} cores, {on['memory_gb']} GB, Linux {on['kernel']}, Python {on['python']}"
     )
-    return f"Taken {run['taken']} on {where}; {repeats} repeats, windows of {run['seconds']:g} s. Median [least–most] of the repeats."
+    return f"Taken {run['taken']} on {where}; {repeats} repeats, windows of {run['seconds']:g} s. Median [least–most]; no range = taken once."
 
 
 def _proof(run: dict) -> str:
