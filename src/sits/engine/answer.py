@@ -82,7 +82,7 @@ class StreamReader:
             return None
         if self._flowing:
             count = _count_data(block)
-            if block.count(self._calm) == count and not _has_error_field(block):
+            if block.count(self._calm) == count and not _has_field(block):
                 return Chunk(data=block, tokens=count)
         chunk = self._read(block)
         return chunk if chunk.data else None
@@ -126,7 +126,7 @@ class StreamReader:
             return start
         end = event_end(block, last)
         head = block[start:end]
-        return end if head.count(self._calm) == _count_data(head) and not _has_error_field(head) else start
+        return end if head.count(self._calm) == _count_data(head) and not _has_field(head) else start
 
     def _understand(self, data: bytes, chunk: Chunk) -> bool:
         """Add what one event says to `chunk`; False when it says that the engine failed."""
@@ -155,6 +155,11 @@ def _count_data(block: bytes) -> int:
 def _has_error_field(block: bytes) -> bool:
     """A field is told from text by the line end before it, which JSON escapes."""
     return b"\nerror:" in block or block.startswith(b"error:")
+
+
+def _has_field(block: bytes) -> bool:
+    """Whether a line is a field but `data:` that could say that something is wrong; an event without data has no other."""
+    return b"\nevent:" in block or block.startswith(b"event:") or _has_error_field(block)
 
 
 def _is_error(event: bytes) -> bool:
