@@ -14,8 +14,8 @@ from sits.engine.client import Connection
 HEADERS = [b"Content-Length: 3", b"Content-Length: 0", b"Content-Length: 3, 3", b"Content-Length: 03", b"Content-Length: -3", b"Content-Length: 5", b"Transfer-Encoding: chunked", b"Transfer-Encoding: gzip, chunked", b"Transfer-Encoding: identity", b"Transfer-Encoding: chunked ", b"Transfer-Encoding: x", b"Connection: close", b"Connection: keep-alive", b"Connection: upgrade\r\nUpgrade: h2c", b"Content-Type: a", b"X:", b"X : y", b" X: y", b"X: \x01", b"X: a\r\n b", b"Content-Length : 3", b"Content-Encoding: gzip"]  # fmt: skip
 STATUSES = [*[b"200 OK"] * 8, b"200", b"200 ", b"204 No", b"304 X", b"100 Continue", b"101 Switch", b"103 Hints", b"500 E", b"20 X", b"2000 X", b"600 X", b"429 T"]  # fmt: skip
 VERSIONS = [*[b"HTTP/1.1"] * 10, b"HTTP/1.0", b"HTTP/1.2", b"HTTP/2.0", b"http/1.1", b"ICY"]
-_ODD_REASON = re.compile(rb"HTTP/1\.1 +1\d\d [^\r\n]*[\x00\x0b\x0c]")
-"""An announcement's reason, which we do not read and h11 does."""
+_ODD_REASON = re.compile(rb"HTTP/1\.1 +\d\d\d [^\r\n]*[\x00\x0b\x0c]")
+"""A reason h11 does not like, and we do not read; the first line's is taken away before, others' are behind announcements."""
 
 _AFTER_ANNOUNCEMENT = re.compile(rb"\A(HTTP/1\.1 +1\d\d [^\r\n]*\r\n(?:[^\r\n]+\r\n)*\r\n)[\r\n]+")
 """Empty lines between an announcement and the answer."""

@@ -111,6 +111,23 @@ async def test_an_answer_without_length_that_is_cut_is_no_answer():
 
 
 @live
+async def test_what_an_announcement_says_is_not_about_the_answer():
+    """Its headers were taken for the answer's, and a body of it for the beginning of the answer's."""
+    early = b"HTTP/1.1 103 X\r\nContent-Type: a/b\r\nContent-Encoding: gzip\r\nRetry-After: 9\r\n\r\n"
+    async with engine(early + answer(PLAIN)) as (made, _):
+        (chunk,) = await ask(made)
+        assert (chunk.data, chunk.content_type, chunk.retry_after) == (PLAIN, b"application/json", b"")
+    for framing in (
+        b"Content-Length: 2\r\n\r\n{}",
+        b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+    ):
+        async with engine(b"HTTP/1.1 100 Continue\r\n" + framing + answer(PLAIN)) as (made, _):
+            with pytest.raises(EngineError) as caught:
+                await ask(made)
+            assert caught.value.code == "engine_garbage"
+
+
+@live
 async def test_a_stream_by_another_spelling_is_a_stream():
     odd = whole_stream().replace(b"text/event-stream", b"Text/Event-Stream; charset=utf-8")
     async with engine(odd) as (made, _):

@@ -339,7 +339,16 @@ class Connection(asyncio.Protocol):
         """The head is whole; a 1xx is only an announcement of it."""
         if not self._ended:
             self.status = status = self._parser.get_status_code()
-            self.headed = status >= 200
+            if status >= 200:
+                self.headed = True
+            else:
+                self._announced()
+
+    def _announced(self) -> None:
+        """A 1xx: nothing it says is about the answer, and it has no body, though llhttp would read one."""
+        if self.framed:
+            raise ClosedError("an announcement has a body")
+        self.content_type = self.coding = self.retry_after = b""
 
     def on_body(self, data: bytes) -> None:
         """A piece of the body."""

@@ -1,7 +1,7 @@
 """What a stream of Anthropic's says while it passes byte for byte: tokens, usage, the end, an error.  No I/O.
 
-The counterpart of `answer.StreamReader`, with the same use.  A block of nothing but `content_block_delta` events is counted, not
-read: a line end inside JSON is escaped, so text cannot fake the line `event: content_block_delta`.
+The counterpart of `answer.StreamReader`, with the same use.  A block of nothing but `content_block_delta` events, each with its line of data, is
+counted, not read: a line end inside JSON is escaped, so text cannot fake the line `event: content_block_delta`.
 
 Rules: one delta counts as one token, until usage tells better; usage comes in two parts, the later ones count; the end is
 `message_stop`, without it a stream has died; an error event stops the stream, what came before it stays valid; events of
@@ -20,6 +20,7 @@ from sits.engine.dialect.usage import MessagesUsage
 from sits.engine.sse import EventTooLongError, SseSplitter, data_of, events
 
 _CALM = b"event: content_block_delta\n"
+_CALM_LINE = b"\n" + _CALM
 
 
 class _Message(msgspec.Struct):
@@ -62,8 +63,10 @@ class MessagesReader:
         if not block:
             return None
         chunk, self._first = self._first or Chunk(), None
-        count = block.count(_CALM)
-        if count and count == block.count(b"\nevent:") + block.startswith(b"event:"):
+        count = block.count(_CALM_LINE) + block.startswith(_CALM)
+        if count and count == block.count(b"\nevent:") + block.startswith(b"event:") == block.count(
+            b"\ndata:"
+        ):
             chunk.data, chunk.tokens = block, count
             return chunk
         passed = 0
