@@ -20,6 +20,7 @@ from gateway_upstream import (
     live,
     mode,
     says,
+    until,
     whole_stream,
 )
 from sits.core.breakpoints import POINT_COUNT
@@ -27,6 +28,7 @@ from sits.core.errors import ConfigError, EngineError, EngineTimeoutError
 from sits.core.ports import Engine
 from sits.core.request import Request, Usage
 from sits.core.timeline import Timeline
+from sits.engine.client import ClosedError
 from sits.engine.openai import OpenAIEngine
 from sits.world import RealWorld
 
@@ -352,3 +354,22 @@ async def test_a_large_answer_cut_short_is_an_error_after_its_pieces():
         with pytest.raises(EngineError, match="inside its answer"):
             await ask(made, into=into)
         assert into
+
+
+@live
+async def test_an_engine_that_hangs_up_as_soon_as_it_has_answered_the_call_is_dead_not_a_bug():
+    hung_up = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    port = hung_up.sockets[0].getsockname()[1]
+    made = OpenAIEngine("e0", f"http://127.0.0.1:{port}", world=RealWorld())
+    connection = await made.connected()
+    await until(lambda: not connection.free)
+    made._pool.append(connection)
+    connection.free = True  # as if the loop had not told yet
+    for _ in range(20):
+        with pytest.raises(EngineError) as caught:
+            await ask(made)
+        assert caught.value.code == "engine_died"
+    connection.send(b"POST / HTTP/1.1\r\n\r\n", b"")
+    with pytest.raises(ClosedError):
+        await connection.head()
+    hung_up.close()

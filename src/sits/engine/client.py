@@ -140,6 +140,8 @@ class Connection(asyncio.Protocol):
         self.content_type = b""
         if self.odd or self.pieces:
             self._forget()
+        if self._lost is not None:  # it ended before it was asked anything: who waits for the answer is told
+            return
         self._watched.add(self)
         if self._silence.timer is None:
             self._silence.tick()
