@@ -178,13 +178,13 @@ async def test_an_engine_that_answers_for_an_adapter_with_its_base_is_never_beli
 
 @live
 async def test_a_restart_takes_everything_out_at_once(tmp_path):
-    async with House(tmp_path, watch=60 * SECOND) as house:
+    async with House(tmp_path, watch=1 * SECOND) as house:
         assert await house.text("a") == "[a]"
         house.vllm["e0"].lies.add("skips")
         house.vllm["e0"].restart()
         await until(lambda: not house.ready("a"))
         assert await house.text("a") == "[a]"
-        assert house.keeper.counts.withdrawn["e0", "a", "engine_restarted"] == 1
+        assert sum(house.keeper.counts.withdrawn.values()) == 1  # by the line that broke, or by the next look
         assert all(weights == "a" for name, weights in house.vllm["e0"].asked if name == "a")
 
 
