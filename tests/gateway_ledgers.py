@@ -8,6 +8,7 @@ from collections import defaultdict
 
 from sits.core.caller import Caller
 from sits.core.fleet_quota import Quota, QuotaMatch
+from sits.core.recorded import each_reserved
 from sits.core.units import SECOND
 from sits.gateway.ledger.authority import Accounts
 from sits.gateway.ledger.book import HELD_MAX_NS, Book
@@ -88,7 +89,7 @@ class Town:
         told = book.reserve(request, slots, input_tokens, output_tokens, self.now(name))
         self.steps[told.outcome] += 1
         if told.outcome == "reserved":
-            holder.open[request] = book.held(request)
+            holder.open[request] = list(each_reserved(book.held(request)))
             if book.counts["opened"] > opened:
                 for account, window, cost, _ in holder.open[request]:
                     self.slack[account, window] += cost

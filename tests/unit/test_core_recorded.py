@@ -1,6 +1,16 @@
 """A record that is put together from bytes made before is the record."""
 
-from sits.core.recorded import FIELDS, OPENING, Recorded, Routed, completed, encode, opening, recorded
+from sits.core.recorded import (
+    FIELDS,
+    OPENING,
+    Recorded,
+    Routed,
+    completed,
+    each_reserved,
+    encode,
+    opening,
+    recorded,
+)
 
 VALUES = {
     "generation": "g1",
@@ -12,7 +22,7 @@ VALUES = {
     "id": "1" * 32,
     "hint": "next",
     "need_tokens": 2**40,
-    "reserved": (("q|tokens|1m", 7, 5, -3),),
+    "reserved": ((5, (("q|tokens|1m", 7, -3),)), (1, (("q|requests|1m", 7, 0),))),
     "routed": (Routed(1, 2, "m", "", ("e0",), (3, 4), 5, "e1"),),
     "detail": "d",
 }
@@ -25,4 +35,6 @@ def test_a_record_in_two_parts_is_the_record_in_one():
         made = completed(opening(*fields[:OPENING]), tuple(fields[OPENING:]))
         assert made == encode(whole)
         assert recorded(made) == whole
+    told = list(each_reserved(VALUES["reserved"]))
+    assert told == [("q|tokens|1m", 7, 5, -3), ("q|requests|1m", 7, 1, 0)]
     assert len(FIELDS) - OPENING >= 16  # a shorter rest would have another kind of head

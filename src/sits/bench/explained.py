@@ -19,7 +19,7 @@ from sits.core.config import load_fleet
 from sits.core.decision import Decision
 from sits.core.errors import UnknownError
 from sits.core.ports import World
-from sits.core.recorded import Facts, Recorded, facts, recorded
+from sits.core.recorded import Facts, Recorded, each_reserved, facts, recorded
 from sits.core.units import MS
 from sits.gateway.redecide import Redecider, as_recorded
 from sits.telemetry.store import DuckStore
@@ -104,7 +104,10 @@ def _facts(record: Recorded) -> tuple[tuple[str, str], ...]:
         ("route", record.route),
         ("arm", record.arm + (f" after {record.fallen} fallbacks" if record.fallen else "")),
         ("cache", record.cache),
-        *(("quota", f"{cost} of {name} reserved, {left} left") for name, _, cost, left in record.reserved),
+        *(
+            ("quota", f"{cost} of {name} reserved, {left} left")
+            for name, _, cost, left in each_reserved(record.reserved)
+        ),
         ("configuration", record.generation),
     )
     return tuple((name, value) for name, value in told if value)

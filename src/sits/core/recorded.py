@@ -13,6 +13,8 @@ id, a header only if some policy looks at it), and no text of a prompt.
 Deliberately absent: times of the request itself (its row of table `requests` has them), and the answer.
 """
 
+from collections.abc import Iterator, Sequence
+
 import msgspec
 
 
@@ -55,6 +57,10 @@ class Facts(msgspec.Struct, array_like=True, frozen=True):
     replicas: tuple[Seen, ...]
 
 
+Reserved = Sequence[tuple[int, Sequence[tuple[str, int, int]]]]
+"""Costs, and the balances each is charged to: name, window, and what is left there."""
+
+
 class Recorded(msgspec.Struct, array_like=True, kw_only=True):
     """One decision record.
 
@@ -71,7 +77,8 @@ class Recorded(msgspec.Struct, array_like=True, kw_only=True):
         prefix: identity of the prompt's shared beginning.
         arm, fallen: the arm that answered, and how many fallbacks it took.
         cache: hit, miss, bypass or empty.
-        quota: outcome of the reservation, empty when no quota counts it; reserved: (balance, window, cost, left after it) of each.
+        quota: outcome of the reservation, empty when no quota counts it; reserved: a cost, and the balances it was charged to,
+            as (name, window, left at the end); again and again.
         routed: every choice of a replica.
         inflight_requests, inflight_tokens, admitted_ns: what admission saw; -1: it was not asked.
         deadline_ns: the caller's.
@@ -103,7 +110,7 @@ class Recorded(msgspec.Struct, array_like=True, kw_only=True):
     fallen: int = 0
     cache: str = ""
     quota: str = ""
-    reserved: tuple[tuple[str, int, int, int], ...] = ()
+    reserved: tuple[tuple[int, tuple[tuple[str, int, int], ...]], ...] = ()
     routed: tuple[Routed, ...] = ()
     inflight_requests: int = -1
     inflight_tokens: int = -1
@@ -135,6 +142,13 @@ def completed(opening: bytes, rest: tuple[object, ...]) -> bytes:
 
 _RECORD = msgspec.msgpack.Decoder(Recorded)
 _FACTS = msgspec.msgpack.Decoder(Facts)
+
+
+def each_reserved(reserved: Reserved) -> Iterator[tuple[str, int, int, int]]:
+    """Of each balance: name, window, cost, and what is left."""
+    for cost, balances in reserved:
+        for name, window, left in balances:
+            yield name, window, cost, left
 
 
 def recorded(data: bytes) -> Recorded:

@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
     @property
     def quiet(self) -> bool:
         """Whether nothing waits in the socket that the loop has not told us yet: an end, or bytes nobody asked for."""
-        return not self._poll.poll(0)
+        return not self.poll(0)
 
     def send(self, head: bytes, body: bytes) -> None:
         """Send a whole request; the answer's reading begins."""
@@ -250,8 +250,9 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Connected."""
         self._transport = cast("asyncio.Transport", transport)
-        self._poll = select.poll()
-        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        poll = select.poll()
+        poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        self.poll = poll.poll
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the answer; bytes nobody asked for end the connection."""

@@ -156,7 +156,7 @@ class OpenAIEngine:
         pool = self._pool
         while pool:
             connection = pool.pop()
-            if connection.free and connection.quiet:
+            if connection.free and not connection.poll(0):
                 return connection
             connection.abort()
         return None

@@ -14,6 +14,7 @@ from sits.core.breakpoints import DISPATCHED, FIRST_TOKEN, ROUTED, Exactness
 from sits.core.decision import Decision
 from sits.core.errors import CapacityError, EngineError, EngineTimeoutError, SitsError, UnknownError
 from sits.core.replica import Replica
+from sits.gateway.adapters.service import Adapters
 from sits.gateway.exchange import UNKNOWN_OUTPUT_TOKENS, Exchange
 from sits.gateway.relay import MEASURED
 from sits.gateway.routing import groups, not_allowed
@@ -41,12 +42,12 @@ def choose_replica(gateway: "Gateway", exchange: Exchange) -> None:
             raise _no_replica(gateway, exchange, why)
     exchange.replica = gateway.places.by_id[choice]
     timeline = exchange.timeline
-    timeline.at[ROUTED], timeline.how[ROUTED] = gateway.world.now_ns(), MEASURED
+    timeline.at[ROUTED], timeline.how[ROUTED] = gateway.now_ns(), MEASURED
 
 
 def choose(gateway: "Gateway", exchange: Exchange) -> str:
     """Ask the routing policy; empty when there is no replica to choose.  What it saw is kept."""
-    now_ns, places, decisions = gateway.world.now_ns(), gateway.places, gateway.decisions
+    now_ns, places, decisions = gateway.now_ns(), gateway.places, gateway.decisions
     if now_ns >= places.due_ns:
         places.refresh(now_ns)
     gateway.turn = turn = gateway.turn + 1
@@ -120,7 +121,7 @@ def why_none(gateway: "Gateway", exchange: Exchange) -> Decision:
         gateway.places.replicas,
         gateway.fleet.policy.route,
         need_tokens=exchange.need_tokens,
-        now_ns=gateway.world.now_ns(),
+        now_ns=gateway.now_ns(),
         tried=exchange.tried,
     )
 
@@ -130,20 +131,27 @@ def take(gateway: "Gateway", exchange: Exchange) -> None:
     replica = exchange.taken = exchange.replica
     assert replica is not None
     gateway.places.take(replica, exchange.need_tokens)
+    if exchange.request.adapter and gateway.adapters is not None:
+        _take_adapter(gateway.adapters, exchange, replica.id, gateway.now_ns())
+
+
+def _take_adapter(adapters: Adapters, exchange: Exchange, engine: str, now_ns: int) -> None:
     adapter = exchange.request.adapter
-    if adapter and gateway.adapters is not None and adapter in gateway.adapters.desk.names:
-        gateway.adapters.desk.take(adapter, replica.id, gateway.world.now_ns())
+    if adapter in adapters.desk.names:
+        adapters.desk.take(adapter, engine, now_ns)
         exchange.taken_adapter = adapter
 
 
 def let_go(gateway: "Gateway", exchange: Exchange) -> None:
     """Stop counting it; harmless when it was not counted."""
-    replica, exchange.taken = exchange.taken, None
-    if replica is not None:
-        gateway.places.release(replica, exchange.need_tokens)
-        if exchange.taken_adapter and gateway.adapters is not None:
-            gateway.adapters.desk.let_go(exchange.taken_adapter, replica.id)
-            exchange.taken_adapter = ""
+    replica = exchange.taken
+    if replica is None:
+        return
+    exchange.taken = None
+    gateway.places.release(replica, exchange.need_tokens)
+    if exchange.taken_adapter and gateway.adapters is not None:
+        gateway.adapters.desk.let_go(exchange.taken_adapter, replica.id)
+        exchange.taken_adapter = ""
 
 
 def retry_elsewhere(gateway: "Gateway", exchange: Exchange, error: EngineError) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sits.core.fleet import Fleet
-from sits.core.recorded import Facts, Seen, completed, encode, opening
+from sits.core.recorded import Facts, Reserved, Seen, completed, encode, opening
 from sits.gateway.places import Places
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Decisions:
             )
             self._add("facts", (self.version, now_ns, encode(Facts(self.version, seen))))
 
-    def record(self, exchange: "Exchange", now_ns: int, held: Sequence[tuple[str, int, int, int]]) -> None:
+    def record(self, exchange: "Exchange", now_ns: int, held: Reserved) -> None:
         """Keep the record of a finished exchange; `held` is what quotas hold for it."""
         request, lookup = exchange.request, exchange.lookup
         requests, tokens, admitted_ns = exchange.admitted_on

@@ -85,7 +85,7 @@ JSON = b"application/json"
 
 def admit(gateway: "Gateway", exchange: Exchange) -> None:
     """Is there room?  From here on the request counts as in flight."""
-    limits, now_ns = gateway.limits, gateway.world.now_ns()
+    limits, now_ns = gateway.limits, gateway.now_ns()
     requests, tokens = gateway.places.inflight()
     exchange.admitted_on = (requests, tokens, now_ns)
     refused = refusal(limits, requests, tokens, exchange.need_tokens, exchange.request.deadline_ns, now_ns)
@@ -102,7 +102,7 @@ def admit(gateway: "Gateway", exchange: Exchange) -> None:
 async def forward(gateway: "Gateway", exchange: Exchange) -> None:
     """Send it, relay the answer; once more elsewhere when the engine failed before its first byte."""
     places, timeline = gateway.places, exchange.timeline
-    timeline.at[DISPATCHED], timeline.how[DISPATCHED] = gateway.world.now_ns(), MEASURED
+    timeline.at[DISPATCHED], timeline.how[DISPATCHED] = gateway.now_ns(), MEASURED
     failure: EngineError | None = None
     while True:
         try:
@@ -110,7 +110,7 @@ async def forward(gateway: "Gateway", exchange: Exchange) -> None:
         except EngineError as error:
             assert exchange.replica is not None
             model, tenant = exchange.request.model, exchange.tenant
-            places.failed(exchange.replica, error, gateway.world.now_ns(), model, tenant)
+            places.failed(exchange.replica, error, gateway.now_ns(), model, tenant)
             if gateway.adapters is not None and error.code in BREAKER_CODES:
                 gateway.adapters.desk.doubt(exchange.replica.id)
             if not retry_elsewhere(gateway, exchange, error):
@@ -178,6 +178,7 @@ class Gateway:
         ask: Ask | None = None,
     ) -> None:
         self.world = world
+        self.now_ns = world.now_ns
         self.fleet = fleet
         self.engines = engines
         self.generation = generation
@@ -296,12 +297,12 @@ class Gateway:
             waiting = sink.finish()
             if waiting is not None:
                 await waiting
-            timeline.at[SENT], timeline.how[SENT] = self.world.now_ns(), MEASURED
+            timeline.at[SENT], timeline.how[SENT] = self.now_ns(), MEASURED
             if not exchange.outcome:
                 exchange.outcome = "completed"
         except asyncio.CancelledError as error:
             if exchange.answered:  # the client had all of it, and did not wait for the frame around it to end
-                timeline.mark(SENT, self.world.now_ns())
+                timeline.mark(SENT, self.now_ns())
                 exchange.end("completed", exchange.status)
             exchange.end("cancelled", CLIENT_LEFT, str(error.args[0]) if error.args else "client_left")
             raise
@@ -335,21 +336,20 @@ class Gateway:
         if self.metrics is None:
             return mine
         place = self.places.place
-        return mine | self.metrics.vitals() | engine_vitals(place.shared, place.slots, self.world.now_ns())
+        return mine | self.metrics.vitals() | engine_vitals(place.shared, place.slots, self.now_ns())
 
     def _settle(self, exchange: Exchange) -> None:
-        if exchange.taken is not None:
-            let_go(self, exchange)
+        let_go(self, exchange)
         if exchange.seat is not None:
             exchange.seat.leave()
         self.counts[exchange.outcome] += 1
         if self.cached is not None:
-            keep_answer(self.cached, exchange, self.world.now_ns())
+            keep_answer(self.cached, exchange, self.now_ns())
         request, timeline = exchange.request, exchange.timeline
         quotas = self.quotas if exchange.reserved else None
         if self.decisions is not None:
             held = () if quotas is None else quotas.book.held(request.id)
-            self.decisions.record(exchange, self.world.now_ns(), held)
+            self.decisions.record(exchange, self.now_ns(), held)
         if quotas is not None:
             settle_quota(quotas, exchange)
         engine = exchange.replica.id if exchange.replica is not None else ""
@@ -378,7 +378,7 @@ class Gateway:
                 exchange.cached_tokens,
                 exchange.preemptions,
                 request.prompt_hash,
-                LAYERS.get(request.endpoint, ""),
+                exchange.standing.layer or LAYERS.get(request.endpoint, ""),
                 timeline.at.tobytes(),
                 timeline.how,
             )

@@ -222,7 +222,8 @@ class Places:
         """Count a request of `tokens` as in flight at `replica`."""
         if tokens > TOKENS_MAX:  # noqa: PLR1730  # `min` costs a call
             tokens = TOKENS_MAX
-        engine, row, one = self._engines[replica.id], self._row, ONE + tokens
+        engine, row = self._engines[replica.id], self._row
+        one = ONE + tokens
         row[0] += one
         row[engine.cell] += one
         replica.inflight_requests += 1

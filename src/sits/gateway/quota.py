@@ -51,7 +51,7 @@ def reserve_quota(gateway: "Gateway", exchange: Exchange) -> Awaitable[None] | N
     if not slots.all:
         return None
     most = 0 if request.endpoint == EMBEDDINGS else request.output_tokens_max or UNKNOWN_OUTPUT_TOKENS
-    decision = quotas.book.reserve(request.id, slots, exchange.prompt_tokens, most, gateway.world.now_ns())
+    decision = quotas.book.reserve(request.id, slots, exchange.prompt_tokens, most, gateway.now_ns())
     if decision is RESERVED:
         exchange.reserved = True
         return None
@@ -80,10 +80,9 @@ def settle_quota(quotas: Quotas, exchange: Exchange) -> None:
         outcome != "refused"
         and (exchange.started or (outcome == "cancelled" and exchange.timeline.at[DISPATCHED]))
     ):
-        prompt = exchange.prompt_tokens
-        quotas.settle(
-            exchange.request.id, prompt, exchange.output_tokens, min(prompt, exchange.cached_tokens)
-        )
+        prompt, cached = exchange.prompt_tokens, exchange.cached_tokens
+        cached = min(cached, prompt)
+        quotas.settle(exchange.request.id, prompt, exchange.output_tokens, cached)
     else:
         quotas.void(exchange.request.id)
 
@@ -93,7 +92,7 @@ def quota_head(gateway: "Gateway", exchange: Exchange, error: SitsError) -> byte
     slots = exchange.standing.slots
     if slots is None or not (exchange.reserved or error.code == TOO_MUCH):
         return b""
-    return slots.told(gateway.world.now_ns())
+    return slots.told(gateway.now_ns())
 
 
 def quotas_of(fleet: Fleet, world: World, ask: Ask | None, before: Quotas | None) -> Quotas | None:

@@ -53,7 +53,7 @@ async def relay(gateway: "Gateway", exchange: Exchange) -> None:
         copy(chunk.data)
     timeline = exchange.timeline
     if chunk.tokens:
-        timeline.at[LAST_TOKEN], timeline.how[LAST_TOKEN] = gateway.world.now_ns(), MEASURED
+        timeline.at[LAST_TOKEN], timeline.how[LAST_TOKEN] = gateway.now_ns(), MEASURED
     exchange.answered = True
     exchange.spent(chunk.tokens, chunk.usage)
 
@@ -61,7 +61,7 @@ async def relay(gateway: "Gateway", exchange: Exchange) -> None:
 async def _relay_chunks(gateway: "Gateway", exchange: Exchange, stream: AsyncIterator[Chunk]) -> None:
     """The same, chunk by chunk."""
     assert exchange.replica is not None
-    now_ns, timeline, write = gateway.world.now_ns, exchange.timeline, exchange.sink.write
+    now_ns, timeline, write = gateway.now_ns, exchange.timeline, exchange.sink.write
     tokens = last_ns = stall_ns = 0
     usage, copy = None, copier_of(gateway.cached, exchange)
 
@@ -125,7 +125,7 @@ async def _pull(stream: AsyncIterator[Chunk], give: Callable[[Chunk], Awaitable[
 
 def _start(gateway: "Gateway", exchange: Exchange, chunk: Chunk) -> None:
     """Begin the client's answer with what the engine's first chunk says; its refusals pass through."""
-    replica, status, now_ns = exchange.replica, chunk.status, gateway.world.now_ns()
+    replica, status, now_ns = exchange.replica, chunk.status, gateway.now_ns()
     assert replica is not None
     if gateway.adapters is not None and exchange.request.adapter:
         check_answer(gateway.adapters, exchange, chunk)

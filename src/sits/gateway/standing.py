@@ -24,6 +24,7 @@ from sits.core.remember import Remember
 from sits.core.timeline import MEASURED
 from sits.gateway.access import ACTIONS
 from sits.gateway.decisions import headers_read
+from sits.gateway.endpoints import LAYERS
 from sits.gateway.ledger.line import Slots
 from sits.gateway.routing import assigned_by
 from sits.policy.criteria import NO_ROUTE, Match
@@ -50,6 +51,7 @@ class Standing:
         caller, tenant, key: who is proven to ask; ends_ns: until when, wall time, 0 without an end.
         region: where they are; access: why they may, where policies decide that; match: the route that takes it.
         asked: the name they ask for.
+        layer: what stands between them and the engine, for the record.
         assigner, name: who assigns the arm, and under which name.
         recorded: how its decision records begin, once there was one.
         slots: the balances it is charged to, once that was asked.
@@ -65,6 +67,7 @@ class Standing:
         "caller",
         "ends_ns",
         "key",
+        "layer",
         "match",
         "name",
         "recorded",
@@ -82,7 +85,7 @@ class Standing:
         self.match: Match = NO_ROUTE
         self.asked = ""
         self.assigner = assigner
-        self.name = ""
+        self.name = self.layer = ""
         self.recorded: bytes | None = None
         self.slots: Slots | None = None
         self.able: dict[str, tuple[int, tuple[Candidates, ...]]] = {}
@@ -119,7 +122,7 @@ def authorize(gateway: "Gateway", exchange: "Exchange") -> None:
     exchange.standing = standing
     exchange.tenant = standing.tenant
     timeline = exchange.timeline
-    timeline.at[AUTHORIZED], timeline.how[AUTHORIZED] = gateway.world.now_ns(), MEASURED
+    timeline.at[AUTHORIZED], timeline.how[AUTHORIZED] = gateway.now_ns(), MEASURED
 
 
 def _find(gateway: "Gateway", exchange: "Exchange", asked: Key) -> Standing:
@@ -136,6 +139,7 @@ def _find(gateway: "Gateway", exchange: "Exchange", asked: Key) -> Standing:
     exchange.tenant = caller.tenant
     if exchange.problem is not None:
         raise exchange.problem
+    found.layer = LAYERS.get(request.endpoint, "")
     found.asked = found.name = request.adapter or request.model
     routing = gateway.routing
     if routing is not None:

@@ -10,13 +10,15 @@ its request ends after all, what it took is still counted.
 Deliberately absent: waiting and sending (gateway.ledger.client); the clock is handed in.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import islice
+from operator import attrgetter
 
 from sits.core.decision import Decision
 from sits.core.fleet_quota import Outage
+from sits.core.recorded import Reserved
 from sits.core.units import SECOND
-from sits.gateway.ledger.line import Held, Line, Slots
+from sits.gateway.ledger.line import Costs, Line, Slots
 from sits.gateway.ledger.lines import Lines
 from sits.policy.quota import RESERVED, Room, decide
 
@@ -25,6 +27,12 @@ HELD_MAX_NS = 3600 * SECOND
 
 CLOSED_MAX = 8192
 """Ended request ids remembered, twice over, so that a repetition is known; and the most expired reservations."""
+
+
+Reservation = tuple[int, tuple[Line, ...], int, Costs]
+"""Since when; the lines that are charged its tokens, and how many; and what it costs in others."""
+
+_balance = attrgetter("account", "window", "left")
 
 
 class Book:
@@ -48,7 +56,7 @@ class Book:
         self.down = False
         self.wake: Callable[[], object] = bool
         self.counts = dict.fromkeys(("opened", "duplicate", "expired", "late", "over"), 0)
-        self._open: dict[str, tuple[int, tuple[Line, ...], Held]] = {}
+        self._open: dict[str, Reservation] = {}
         self._expired: dict[str, tuple[Line, ...]] = {}
         self._closed: dict[str, str] = {}
         self._closed_before: dict[str, str] = {}
@@ -69,41 +77,50 @@ class Book:
             return self._again(request_id)
         if now_ns >= slots.until_ns and not slots.look(now_ns):
             return self._look_closer(request_id, slots, input_tokens, output_tokens, now_ns)
-        held: Held = []
-        tokens = input_tokens + output_tokens
-        lines = slots.lines
-        for line in lines:
-            cost = tokens if line.plain else line.fixed or line.meter.cost(input_tokens, output_tokens)
-            left = line.left - cost
-            if left < line.low:
-                if left < 0:
-                    _give_back(lines, held)
-                    return self._look_closer(request_id, slots, input_tokens, output_tokens, now_ns)
-                line.run_low(now_ns)
-                self.wake()
+        tokens, plain = input_tokens + output_tokens, slots.plain
+        others = slots.others(input_tokens, output_tokens) if slots.weighed else slots.fixed
+        for line in plain:
+            left = line.left - tokens
+            if left < line.low and not self._runs_low(line, left, now_ns):
+                _give_back((now_ns, plain, tokens, others), line)
+                return self._look_closer(request_id, slots, input_tokens, output_tokens, now_ns)
             line.left = left
-            held.append((line.account, line.window, cost, left))
-        self._open[request_id] = (now_ns, lines, held)
+        for line, cost in others:
+            left = line.left - cost
+            if left < line.low and not self._runs_low(line, left, now_ns):
+                _give_back((now_ns, plain, tokens, others), line)
+                return self._look_closer(request_id, slots, input_tokens, output_tokens, now_ns)
+            line.left = left
+        self._open[request_id] = (now_ns, plain, tokens, others)
         return RESERVED
+
+    def _runs_low(self, line: Line, left: int, now_ns: int) -> bool:
+        """Ask for more; whether there is enough all the same."""
+        if left < 0:
+            return False
+        line.run_low(now_ns)
+        self.wake()
+        return True
 
     def settle(self, request_id: str, input_tokens: int, output_tokens: int, cached_tokens: int = 0) -> str:
         """Charge what a request really took.  `settled`; or, changing nothing, `duplicate`, `voided_before`, `unknown`."""
         entry = self._open.pop(request_id, None)
         if entry is None:
             return self._settle_late(request_id, input_tokens, output_tokens, cached_tokens)
-        tokens = input_tokens + output_tokens
-        _, lines, held = entry
-        for line, (_, _, cost, _) in zip(lines, held, strict=True):
-            took = (
-                tokens
-                if line.plain
-                else line.fixed or line.meter.cost(input_tokens, output_tokens, cached_tokens)
-            )
+        _, plain, reserved, others = entry
+        took = input_tokens + output_tokens
+        spare = reserved - took
+        for line in plain:
+            line.used += took
+            line.left += spare
+        if spare < 0:
+            self.counts["over"] -= spare * len(plain)
+        for line, cost in others:
+            took = line.fixed or line.meter.cost(input_tokens, output_tokens, cached_tokens)
             line.used += took
             if took != cost:
                 line.left += cost - took
-                if took > cost:
-                    self.counts["over"] += took - cost
+                self.counts["over"] += max(0, took - cost)
         closed = self._closed
         closed[request_id] = "settled"
         if len(closed) >= CLOSED_MAX:
@@ -116,26 +133,29 @@ class Book:
         if entry is None:
             before = self._ended(request_id)
             return "settled_before" if before == "settled" else "duplicate" if before else "unknown"
-        _give_back(*entry[1:])
+        _give_back(entry)
         self._close(request_id, "voided")
         return "voided"
 
-    def held(self, request_id: str) -> Held:
-        """What an open request has reserved, for the decision record."""
+    def held(self, request_id: str) -> Reserved:
+        """What an open request has reserved and where, for the decision record."""
         entry = self._open.get(request_id)
-        return entry[2] if entry else []
+        if entry is None:
+            return ()
+        _, plain, tokens, others = entry
+        return [(tokens, [*map(_balance, plain)]), *[(cost, [_balance(line)]) for line, cost in others]]
 
     def expire(self, now_ns: int) -> int:
         """Void reservations that nobody ended; how many."""
         old = []
-        for request_id, (since_ns, _, _) in self._open.items():  # oldest first
+        for request_id, (since_ns, *_) in self._open.items():  # oldest first
             if now_ns - since_ns < HELD_MAX_NS:
                 break
             old.append(request_id)
         for request_id in old:
-            _, lines, held = self._open.pop(request_id)
-            _give_back(lines, held)
-            self._expired[request_id] = lines
+            entry = self._open.pop(request_id)
+            _give_back(entry)
+            self._expired[request_id] = (*entry[1], *(line for line, _ in entry[3]))
         for request_id in list(islice(self._expired, max(0, len(self._expired) - CLOSED_MAX))):
             del self._expired[request_id]
         self.counts["expired"] += len(old)
@@ -195,8 +215,7 @@ class Book:
         if decision is RESERVED:
             for line, cost in costs:
                 line.left -= cost
-            held = [(line.account, line.window, cost, line.left) for line, cost in costs]
-            self._open[request_id] = (now_ns, tuple(line for line, _ in costs), held)
+            self._open[request_id] = (now_ns, (), 0, tuple(costs))
             self.counts["opened"] += opened
         return decision
 
@@ -205,9 +224,12 @@ class Book:
         return line.left if now_ns < line.valid_ns or spends_on else min(0, line.left)
 
 
-def _give_back(lines: Sequence[Line], held: Held) -> None:
-    """What was taken of the first of these lines."""
-    for line, (_, _, cost, _) in zip(lines, held, strict=False):
+def _give_back(entry: Reservation, before: Line | None = None) -> None:
+    """What was taken; of the lines before one, where that had not enough."""
+    _, plain, tokens, others = entry
+    for line, cost in (*((line, tokens) for line in plain), *others):
+        if line is before:
+            return
         line.left += cost
 
 

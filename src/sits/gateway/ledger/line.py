@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from sits.core.fleet_quota import MILLI, QuotaMatch
-from sits.core.units import SECOND
+from sits.core.units import MS, SECOND
 from sits.policy.lease import AskLine, GrantLine
 from sits.policy.quota import Meter
 
@@ -233,8 +233,8 @@ class Line:
 NOTHING = Line(Meter(quota="", unit="", limit=0, per="", per_ns=0, match=QuotaMatch(), base=0), "", 0, 0, 0)
 """What a slot points at before it was used: nothing left, and no time to spend it."""
 
-Held = list[tuple[str, int, int, int]]
-"""What a request has reserved: (balance, window, cost, left after it) of each line."""
+Costs = tuple[tuple[Line, int], ...]
+"""Lines, and what a request costs in each."""
 
 
 class Slot:
@@ -257,15 +257,28 @@ class Clock(Protocol):
 class Slots:
     """The balances that one caller's requests for one model are charged to, and what their answers say of them.
 
-    `all` of them; `lines` are those that stand for them now, as long as it is not `until_ns`.
+    `all` of them.  As long as it is not `until_ns` these stand for them: the `plain` lines, where a request costs its tokens; `fixed`
+    ones with what a request always costs there; and those that are `weighed` by their meters.
     """
 
-    __slots__ = ("_clock", "_form", "_form_until_ns", "_told", "all", "lines", "until_ns")
+    __slots__ = (
+        "_clock",
+        "_form",
+        "_form_until_ns",
+        "_text",
+        "_text_until_ns",
+        "_told",
+        "all",
+        "fixed",
+        "plain",
+        "until_ns",
+        "weighed",
+    )
 
     def __init__(self, clock: Clock, slots: Iterable[Slot]) -> None:
         self._clock = clock
         self.all = tuple(slots)
-        self._form = b""
+        self._form = self._text = b""
         self._told: tuple[Line, ...] = ()
         self.forget()
 
@@ -277,26 +290,37 @@ class Slots:
 
     def forget(self) -> None:
         """Look anew at the next request."""
-        self.lines: tuple[Line, ...] = ()
-        self.until_ns = self._form_until_ns = 0
+        self.plain: tuple[Line, ...] = ()
+        self.fixed: Costs = ()
+        self.weighed: tuple[Line, ...] = ()
+        self.until_ns = self._form_until_ns = self._text_until_ns = 0
 
     def look(self, now_ns: int) -> bool:
         """Whether there is a lease in every balance."""
-        self.lines = tuple(slot.line for slot in self.all)
-        self.until_ns = min([now_ns + LOOK_NS, *(line.until_ns for line in self.lines)])
+        lines = [slot.line for slot in self.all]
+        self.plain = tuple(line for line in lines if line.plain)
+        self.fixed = tuple((line, line.fixed) for line in lines if line.fixed)
+        self.weighed = tuple(line for line in lines if not (line.plain or line.fixed))
+        self.until_ns = min([now_ns + LOOK_NS, *(line.until_ns for line in lines)])
         return now_ns < self.until_ns
+
+    def others(self, input_tokens: int, output_tokens: int) -> Costs:
+        """What a request costs in all lines that are not plain."""
+        cost = [(line, line.meter.cost(input_tokens, output_tokens)) for line in self.weighed]
+        return (*self.fixed, *cost)
 
     def told(self, now_ns: int) -> bytes:
         """Lines of a head, `x-ratelimit-*`: the tightest balance of each unit, as far as this process knows.
 
-        What remains is told as of now; which balance is the tightest, its limit, and its window's end once a second.
+        What remains is told as of a millisecond ago at most; which balance is the tightest, its limit, and its window's end, as of a
+        second ago.
         """
-        if now_ns >= self._form_until_ns:
-            self._tell(now_ns, now_ns + self._clock.offset_ns)
-        remaining = [line.left + line.free for line in self._told]
-        if remaining and min(remaining) < 0:
-            remaining = [max(0, left) for left in remaining]
-        return self._form % tuple(remaining)
+        if now_ns >= self._text_until_ns:
+            if now_ns >= self._form_until_ns:
+                self._tell(now_ns, now_ns + self._clock.offset_ns)
+            self._text = self._form % tuple(max(0, line.remaining) for line in self._told)
+            self._text_until_ns = min(now_ns + MS, self._form_until_ns)
+        return self._text
 
     def _tell(self, now_ns: int, wall_ns: int) -> None:
         tightest: dict[str, Line] = {}
