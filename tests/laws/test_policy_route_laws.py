@@ -23,7 +23,6 @@ REPLICA = st.builds(
     adapters=st.sampled_from([(), ("a",), ("a", "b")]),
     weight=st.sampled_from([0.0, 0.5, 1.0, 2.0]),
     healthy=st.booleans(),
-    inflight_requests=st.integers(0, 100),
     inflight_tokens=st.integers(0, 10**6),
     waiting=st.integers(0, 50),
     kv_usage=st.floats(0, 1),

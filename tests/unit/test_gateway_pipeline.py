@@ -143,7 +143,7 @@ class House:
         assert len(self.rows.rows) == sum(g.counts.values())
         if inside == 0:
             assert (g.places.inflight_requests, g.places.inflight_tokens) == (0, 0)
-            assert all((r.inflight_requests, r.inflight_tokens) == (0, 0) for r in g.places.replicas)
+            assert not any(r.inflight_tokens for r in g.places.replicas)
             assert not any(g.pending().values())
 
 

@@ -17,7 +17,7 @@ class Replica(msgspec.Struct, kw_only=True):
         id: engine name of the configuration.
         models: model names it serves; adapters: adapters proven loaded there.
         healthy: False while its breaker is open or it is draining.
-        inflight_requests, inflight_tokens: sent by this gateway and unfinished (prompt + allowed output).
+        inflight_tokens: sent by this gateway and unfinished (prompt + allowed output).
         running, waiting, kv_usage: scraped engine state (requests, requests, share 0..1).
         observed_ns: when that state was true, monotonic ns; 0 = never scraped.
         capacity_tokens: KV pool in tokens as the engine itself states it; 0 = unknown.
@@ -30,7 +30,6 @@ class Replica(msgspec.Struct, kw_only=True):
     region: str = ""
     weight: float = 1.0
     healthy: bool = True
-    inflight_requests: int = 0
     inflight_tokens: int = 0
     running: int = 0
     waiting: int = 0

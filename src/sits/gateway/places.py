@@ -226,7 +226,6 @@ class Places:
         one = ONE + tokens
         row[0] += one
         row[engine.cell] += one
-        replica.inflight_requests += 1
         replica.inflight_tokens += tokens
         if engine.state:  # the probe: while it is out, nobody follows
             self._open(replica, self._refreshed_ns)
@@ -238,7 +237,6 @@ class Places:
         row, one = self._row, ONE + tokens
         row[0] -= one
         row[self._engines[replica.id].cell] -= one
-        replica.inflight_requests -= 1
         replica.inflight_tokens -= tokens
 
     def observe(
@@ -325,8 +323,7 @@ class Places:
 
     def _look_at(self, replica: Replica, now_ns: int) -> None:
         engine = self._engines[replica.id]
-        total = sum(engine.inflight)
-        replica.inflight_requests, replica.inflight_tokens = total // ONE, total % ONE
+        replica.inflight_tokens = sum(engine.inflight) % ONE
         if max(engine.opens) > now_ns:
             if replica.healthy:
                 self.changed()

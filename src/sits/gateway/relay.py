@@ -131,7 +131,8 @@ def _start(gateway: "Gateway", exchange: Exchange, chunk: Chunk) -> None:
         check_answer(gateway.adapters, exchange, chunk)
     if gateway.places.suspects:
         gateway.places.reached(replica, now_ns)
-    exchange.started, exchange.status = True, status
+    exchange.started = True
+    exchange.status = status
     exchange.content_type = content_type = chunk.content_type or (SSE if exchange.request.stream else JSON)
     if content_type != JSON:
         exchange.streaming = content_type.startswith(b"text/event-stream")
