@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from sits.app.plan_batch import batch as plan_batch
+from sits.app.plan_memory import memory as plan_memory
 
 
 @click.group(short_help="Ask a predictor what to expect: KV memory, batching windows.")
@@ -18,6 +19,7 @@ def plan() -> None:
 
 
 plan.add_command(plan_batch)
+plan.add_command(plan_memory)
 
 
 @plan.command()

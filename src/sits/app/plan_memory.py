@@ -1,0 +1,294 @@
+"""`sitsctl plan memory`: what sharding plans leave for the KV cache, and what paging it is worth on the same work.
+
+Two tables.  Plans: bytes on the fullest GPU, tokens of KV in the pool, what is exchanged for a token.  Contexts: the same
+requests through the same simulated engine with one reservation of the whole context for each, and with blocks.
+
+Deliberately absent: the computing (`sits.predict.sharding`, `sits.bench.sweep_memory`).
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sits.app.quantities import BYTES
+
+if TYPE_CHECKING:
+    from sits.bench.sweep_memory import Comparison, Side
+    from sits.core.fleet import Model
+    from sits.predict.sharding import Sharding
+
+CONTEXTS = (2048, 8192, 32_768, 131_072)
+DEFINED = (
+    "waste: share of reserved KV room that holds no token, averaged over time; at a time: requests in service, averaged; "
+    "tok/s: output tokens a second from the first schedule to the last token, all requests there from the beginning."
+)
+
+
+@click.command(short_help="Sharding plans, and static against paged KV memory on the same work.")
+@click.option(
+    "--model", "model_name", default="llama-2-7b", show_default=True, help="A known model, or one of --fleet."
+)
+@click.option(
+    "--fleet",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    default=None,
+    help="A fleet file that has the model.",
+)
+@click.option("--gpu", default="A100-SXM4-80GB", show_default=True, help="GPU type, for step times.")
+@click.option("--gpu-memory", type=BYTES, default="80GiB", show_default=True, help="Memory of one GPU.")
+@click.option(
+    "--gpus", type=click.IntRange(1, 64), default=None,
+    help="GPUs of a replica.  [default: the fewest of 1, 2, 4, 8 that hold one sequence of the longest context]",
+)  # fmt: skip
+@click.option(
+    "--plan",
+    "plans",
+    multiple=True,
+    help="A plan like tensor=4 or layers=2,tensor=2; repeat it.  [default: one of each kind]",
+)
+@click.option(
+    "--context", "contexts", type=click.IntRange(min=16, max=10_000_000), multiple=True, default=CONTEXTS,
+    show_default=True, help="Longest sequence allowed, tokens; repeat it.",
+)  # fmt: skip
+@click.option(
+    "--work", type=click.Choice(["conversation", "reasoning", "uniform", "full"]), default="conversation",
+    show_default=True, help="What is asked: shapes of prompts and answers.",
+)  # fmt: skip
+@click.option("--requests", type=click.IntRange(1, 100_000), default=200, show_default=True)
+@click.option("--block-size", type=click.IntRange(min=1, max=4096), default=16, show_default=True)
+@click.option("--max-num-seqs", type=click.IntRange(min=1, max=65536), default=256, show_default=True)
+@click.option("--shared-prefix", type=click.IntRange(min=0), default=0, show_default=True,
+              help="Tokens all prompts begin with; blocks hold them once.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--pair", default=None, metavar="GB,%,GB,%",
+    help="Hold a published pair (static bytes, waste, paged bytes, waste) against itself at the longest context.",
+)  # fmt: skip
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else, on stdout."
+)
+@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+def memory(
+    model_name: str,
+    fleet: Path | None,
+    gpu: str,
+    gpu_memory: int,
+    gpus: int | None,
+    plans: tuple[str, ...],
+    contexts: tuple[int, ...],
+    work: str,
+    requests: int,
+    block_size: int,
+    max_num_seqs: int,
+    shared_prefix: int,
+    seed: int,
+    pair: str | None,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Say what a sharding plan leaves for the KV cache, and what paging is worth, by simulating the same work both ways."""
+    from sits.app.output import print_json  # noqa: PLC0415
+    from sits.app.terminal import Progress  # noqa: PLC0415
+    from sits.bench.sweep_memory import compare_memory, work_of  # noqa: PLC0415
+    from sits.predict.paged import check_pair, pack  # noqa: PLC0415
+    from sits.predict.sharding import Sharding, parse_sharding  # noqa: PLC0415
+
+    model = model_named(model_name, fleet)
+    ordered = sorted(set(contexts))
+    checked = check_pair(*_pair(pair), tokens=ordered[-1], block_size=block_size) if pair else None
+    count = gpus or fewest_gpus(model, gpu_memory, ordered[-1], block_size)
+    kinds = [parse_sharding(text) for text in plans] or _each_kind(count)
+    simulated = next((plan for plan in kinds if plan.ranks == plan.tensor), Sharding(tensor=count))
+    rows = [_plan_row(model, plan, gpu_memory, block_size) for plan in kinds]
+    found: list[dict[str, Any]] = []
+    seen: list[Comparison] = []
+    with Progress(quiet=quiet) as progress:
+        for index, context in enumerate(ordered):
+            progress("simulating", index, len(ordered))
+            asked = work_of(work, context, requests, seed)
+            result = compare_memory(
+                model,
+                gpu,
+                simulated,
+                asked,
+                gpu_memory=gpu_memory,
+                block_size=block_size,
+                max_num_seqs=max_num_seqs,
+            )
+            row = _context_row(result)
+            if result.paged is not None:
+                fits = pack(
+                    (asked.prompt + asked.output).tolist() * 8,
+                    pool_tokens=result.paged.pool_tokens,
+                    limit=context,
+                    block_size=block_size,
+                    shared_prefix=shared_prefix,
+                )
+                row["fit_static"], row["fit_paged"] = fits.static, fits.paged
+            seen.append(result)
+            found.append(row)
+        progress("simulating", len(ordered), len(ordered))
+    if as_json:
+        document = {
+            "model": model.name, "gpu": gpu, "gpu_memory": gpu_memory, "work": work, "requests": requests, "seed": seed,
+            "block_size": block_size, "simulated": str(simulated), "plans": rows, "contexts": found, "defined": DEFINED,
+        }  # fmt: skip
+        print_json(document | ({"pair": checked} if checked else {}))
+        return 0
+    _print_plans(model, gpu_memory, rows)
+    _print_contexts(seen, found, gpu, work, requests, str(simulated), block_size)
+    if checked is not None:
+        from sits.predict.paged import explain_pair  # noqa: PLC0415
+
+        click.echo(f"\npublished pair {pair}, at {ordered[-1]:,} tokens in blocks of {block_size}:")
+        for line in explain_pair(checked):
+            click.echo(f"  {line}")
+    return 0
+
+
+def model_named(name: str, fleet: Path | None) -> "Model":
+    """A known model, or one of a fleet file."""
+    from sits.app.output import read_text  # noqa: PLC0415
+    from sits.core.config import load_fleet  # noqa: PLC0415
+    from sits.predict.sharding_models import find_model  # noqa: PLC0415
+
+    more = load_fleet(read_text(fleet), str(fleet)).models if fleet is not None else ()
+    return find_model(name, tuple(more))
+
+
+def fewest_gpus(model: "Model", gpu_memory: int, context: int, block_size: int) -> int:
+    """The fewest of 1, 2, 4, 8 GPUs whose pool holds one sequence of the context; 8 when none does."""
+    from sits.core.errors import ConfigError  # noqa: PLC0415
+    from sits.predict.sharding import Sharding, room_of  # noqa: PLC0415
+
+    for count in (1, 2, 4):
+        try:
+            room = room_of(model, Sharding(tensor=count), gpu_memory=gpu_memory, block_size=block_size)
+        except ConfigError:
+            continue
+        if room.tokens >= context:
+            return count
+    return 8
+
+
+def _each_kind(count: int) -> "list[Sharding]":
+    from sits.predict.sharding import Sharding  # noqa: PLC0415
+
+    if count == 1:
+        return [Sharding()]
+    kinds = [
+        Sharding(tensor=count),
+        Sharding(layers=count),
+        Sharding(heads=count),
+        Sharding(vocabulary=count),
+    ]
+    return kinds + ([Sharding(tensor=count // 2, layers=2)] if count >= 4 and count % 2 == 0 else [])
+
+
+def _pair(text: str) -> tuple[float, float, float, float]:
+    parts = [part.strip().removesuffix("GB").strip() for part in text.split(",")]
+    try:
+        static, static_waste, paged, paged_waste = (
+            float(part.rstrip("%")) / (100 if part.endswith("%") else 1) for part in parts
+        )
+    except ValueError as error:
+        raise click.BadParameter(
+            f"{text!r}: write it like 48.2,37%,19.6,8%", param_hint="'--pair'"
+        ) from error
+    return static, static_waste, paged, paged_waste
+
+
+def _plan_row(model: "Model", plan: "Sharding", gpu_memory: int, block_size: int) -> dict[str, Any]:
+    from sits.core.errors import ConfigError  # noqa: PLC0415
+    from sits.predict.sharding import exchanged_bytes, room_of  # noqa: PLC0415
+
+    row: dict[str, Any] = {"plan": str(plan), "gpus": plan.ranks}
+    try:
+        room = room_of(model, plan, gpu_memory=gpu_memory, block_size=block_size)
+    except ConfigError as error:
+        return row | {"refused": error.message}
+    return row | {
+        "weights_bytes": room.tightest.weights,
+        "token_bytes": room.tightest.token_bytes,
+        "pool_tokens": room.tokens,
+        "exchanged_bytes": exchanged_bytes(model, plan),
+        "assumed": list(room.assumed),
+    }
+
+
+def _context_row(seen: "Comparison") -> dict[str, Any]:
+    row: dict[str, Any] = {"context": seen.context}
+    if seen.static is None or seen.paged is None:
+        return row | {"refused": seen.refused}
+
+    def shown(side: "Side") -> dict[str, Any]:
+        return {
+            "pool_tokens": side.pool_tokens,
+            "waste": side.memory.waste,
+            "sequences": side.memory.sequences,
+            "output_per_s": side.output_per_s,
+            "span_s": side.span_s,
+            "preemptions": side.preemptions,
+            "served": side.served,
+            "never_fit": side.never_fit,
+        }
+
+    return row | {"static": shown(seen.static), "paged": shown(seen.paged), "speedup": seen.speedup}
+
+
+def _print_plans(model: "Model", gpu_memory: int, rows: list[dict[str, Any]]) -> None:
+    click.echo(f"{model.name} on GPUs of {gpu_memory / 2**30:.0f} GiB; figures of the fullest GPU\n")
+    click.echo(f"{'plan':<22}{'weights':>10}{'KV a token':>13}{'pool':>17}{'exchanged a token':>20}")
+    for row in rows:
+        if "refused" in row:
+            click.echo(f"{row['plan']:<22}{row['refused']}")
+            continue
+        click.echo(
+            f"{row['plan']:<22}{row['weights_bytes'] / 1e9:>7.1f} GB{row['token_bytes'] / 1024:>9.0f} KiB"
+            f"{row['pool_tokens']:>10,} tokens{row['exchanged_bytes'] / 1024:>16,.0f} KiB"
+        )
+    for text in next((row["assumed"] for row in rows if "assumed" in row), ()):
+        click.echo(f"  assumed: {text}")
+
+
+def _print_contexts(
+    seen: "list[Comparison]",
+    found: list[dict[str, Any]],
+    gpu: str,
+    work: str,
+    requests: int,
+    plan: str,
+    block: int,
+) -> None:
+    click.echo(
+        f"\n{requests} {work} requests on {gpu}, {plan}: one reservation each, against blocks of {block}\n"
+    )
+    click.echo(f"{'':<9}{'fit at once':>14}{'waste':>18}{'at a time':>16}{'tok/s':>18}{'gain':>8}")
+    sides = ("static", "paged")
+    widths = ((8, 7), (9, 9), (9, 7), (9, 9))
+    click.echo(
+        f"{'context':>8}"
+        + "".join(f"{side:>{w}}" for pair in widths for side, w in zip(sides, pair, strict=True))
+    )
+    preempted = 0
+    for result, row in zip(seen, found, strict=True):
+        if result.static is None or result.paged is None:
+            click.echo(f"{result.context:>8,} {result.refused}")
+            continue
+        a, b = result.static, result.paged
+        gain = f"{result.speedup:.2f}x" if result.speedup else "other work"
+        preempted += b.preemptions
+        click.echo(
+            f"{result.context:>8,} {row['fit_static']:>7,}{row['fit_paged']:>7,} {a.memory.waste:>8.1%}{b.memory.waste:>9.2%}"
+            f"{a.memory.sequences:>9.1f}{b.memory.sequences:>7.1f}{a.output_per_s:>9,.0f}{b.output_per_s:>9,.0f}{gain:>8}"
+        )
+    click.echo(f"\n{DEFINED}")
+    if preempted:
+        click.echo(
+            f"Blocks ran out {preempted} times: a request gave up its blocks and began again; its waiting counts as service."
+        )
+    for side in (result.paged for result in seen if result.paged is not None and result.paged.never_fit):
+        click.echo(
+            f"{side.never_fit} requests could never fit into {side.pool_tokens:,} tokens and took no part."
+        )
