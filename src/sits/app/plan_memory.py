@@ -162,14 +162,13 @@ def fewest_gpus(model: "Model", gpu_memory: int, context: int, block_size: int) 
     from sits.core.errors import ConfigError  # noqa: PLC0415
     from sits.predict.sharding import Sharding, room_of  # noqa: PLC0415
 
-    for count in (1, 2, 4):
+    def pool(count: int) -> int:
         try:
-            room = room_of(model, Sharding(tensor=count), gpu_memory=gpu_memory, block_size=block_size)
+            return room_of(model, Sharding(tensor=count), gpu_memory=gpu_memory, block_size=block_size).tokens
         except ConfigError:
-            continue
-        if room.tokens >= context:
-            return count
-    return 8
+            return 0  # does not fit: no pool at all
+
+    return next((count for count in (1, 2, 4) if pool(count) >= context), 8)
 
 
 def _each_kind(count: int) -> "list[Sharding]":
