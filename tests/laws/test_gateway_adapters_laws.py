@@ -5,6 +5,7 @@ every request's answer is held against the truth that only the engine knows.
 """
 
 import asyncio
+import collections
 import contextlib
 import os
 
@@ -16,6 +17,7 @@ from adapters_fake import House, adapter, shown
 from sits.core.errors import CapacityError
 from sits.core.fleet_adapters import PROMPT
 from sits.core.units import MS, SECOND
+from sits.gateway.adapters.desk import Desk
 from sits.sim.loop import run_virtual
 
 CASES = int(os.environ.get("SITS_ADAPTER_CASES", "60"))
@@ -26,6 +28,7 @@ NAMES = ("a", "b", "c")
 engine = st.sampled_from(ENGINES)
 name = st.sampled_from(NAMES)
 pause = st.sampled_from((0.0, 0.0005, 0.004, 0.012, 0.1, 0.7, 3.0, 25.0))
+brief = st.sampled_from((0.0, 0.0005, 0.004, 0.1))
 event = st.one_of(
     st.tuples(st.just("ask"), name, st.sampled_from((0.0, 0.002, 0.5, 6.0))),
     st.tuples(st.just("ask"), name, st.sampled_from((0.0, 0.002, 0.5, 6.0))),
@@ -203,5 +206,61 @@ def test_what_answers_is_what_was_asked_for(events, copies):
                 await home.need(known)
                 assert home.ready(known)
             assert not witness.wrong
+
+    run_virtual(main)
+
+
+@settings(max_examples=CASES)
+@given(
+    st.lists(
+        st.tuples(name, st.lists(st.integers(0, 1), min_size=1, max_size=4), brief, st.booleans()),
+        max_size=10,
+    ),
+    st.tuples(brief, brief),
+)
+@example([("a", [0, 0], 0.0, False), ("b", [1], 0.0, False), ("c", [1], 0.0, False)], (0.0, 0.0))
+def test_nothing_is_loaded_that_nobody_waits_for(bursts, late_s):
+    """Law: however late two workers hear and tell, an adapter is loaded at most once for each time that somebody found it missing.
+
+    A burst is some requests for one adapter, spread over the workers; the next begins when all of it are answered.
+    """
+
+    async def main(world):
+        async with House(world, names=("e0",), slots=2) as home:
+            workers = [home.desk, Desk(world, home.control, lambda: tell(1))]
+            workers[0].send = lambda: tell(0)
+            soon = asyncio.get_running_loop().call_later
+
+            def tell(at):
+                soon(late_s[at], hear, at, workers[at].report())
+
+            def hear(at, report):
+                home.keeper.heard(at, report)
+                soon(late_s[at], show, at, home.keeper.view, report.number)
+
+            def show(at, view, heard):
+                if workers[at].apply(view, heard):
+                    tell(at)
+
+            def publish(view):
+                for at in range(len(workers)):
+                    soon(late_s[at], show, at, view, 0)
+
+            home.keeper._publish = publish
+            missed = collections.Counter()
+            for one, spread, pause_s, beat in bursts:
+                missing = [at for at in spread if one not in workers[at].ready]
+                missed[one] += bool(missing)
+                await asyncio.gather(*(workers[at].wait(one) for at in missing))
+                for at in spread:
+                    workers[at].take(one, "e0", world.now_ns())
+                    workers[at].let_go(one, "e0")
+                if beat:
+                    tell(0)
+                    tell(1)
+                await asyncio.sleep(pause_s)
+            await asyncio.sleep(1)
+            loads = collections.Counter(what for _, act, what, _ in home.engines["e0"].log if act == "load")
+            assert loads <= missed, (loads, missed)
 
     run_virtual(main)

@@ -99,6 +99,19 @@ async def _awaited(waiting):
 
 
 @on_loop
+async def test_what_was_waited_for_and_served_is_not_told_as_asked_for_later(world):
+    counter = Counter(world, wait=2 * SECOND)
+    desk = counter.desk
+    waits = [asyncio.ensure_future(_awaited(desk.wait("a"))) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert counter.sent[0].wanted == ("a",)
+    desk.apply(View(1, 1, {"e0": ("a",)}), 1)
+    await asyncio.gather(*waits)
+    desk.apply(View(1, 2, {}, {"e0": ("a",)}), 2)  # it leaves for another: nobody here has asked for it since
+    assert desk.report().wanted == ()
+
+
+@on_loop
 async def test_waiting_in_vain_ends_at_once(world):
     counter = Counter(world, wait=2 * SECOND)
     desk = counter.desk

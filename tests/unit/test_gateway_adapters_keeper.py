@@ -10,6 +10,8 @@ from sits.core.errors import CapacityError
 from sits.core.fleet_adapters import AdapterEngine
 from sits.core.units import MS, SECOND
 from sits.gateway.adapters.memory import Memory
+from sits.gateway.adapters.view import Report
+from sits.policy.adapters import LEAVING
 from sits.sim.loop import run_virtual
 
 
@@ -153,6 +155,25 @@ def test_the_lru_idle_adapter_makes_room():
         assert dict(home.keeper.counts.evicted) == {("e0", "b"): 1}
 
     lived(life)
+
+
+def test_what_was_loaded_just_now_is_not_evicted_because_its_use_is_not_told_yet():
+    async def life(home):
+        # Of seats never used "a" would go first.  The one whose requests use "a" tells of it a moment later.
+        await home.need("z")
+        home.desk.take("z", "e0", home.world.now_ns())
+        home.desk.let_go("z", "e0")
+        await asyncio.sleep(0.01)
+        home.keeper.heard(1, Report(1, home.keeper.view.life, 0, wanted=("a",)))
+        await home.until(lambda: home.ready("a"))
+        home.keeper.heard(1, Report(2, home.keeper.view.life, home.keeper.view.generation))
+        waiting = asyncio.ensure_future(home.need("b"))
+        await home.until(lambda: home.seat("z").state == LEAVING or home.seat("a").state == LEAVING)
+        home.keeper.heard(1, Report(3, home.keeper.view.life, home.keeper.view.generation))
+        await waiting
+        assert sorted(home.engines["e0"].loaded) == ["a", "b"]
+
+    lived(life, adapters=("a", "b", "z"))
 
 
 def test_what_is_in_flight_is_never_evicted_and_the_newcomer_is_told_why():

@@ -5,6 +5,7 @@ Rules:
 - A 200 to a load proves nothing: then comes the list (the name, from our path), then the proof (`gateway.adapters.proof`).
 - The digest is taken before, and its signature compared after: what changed in between was not proven.  An engine has one digest a
   path for as long as it runs, because it keeps KV blocks by name and path.
+- To be loaded counts as a use: the desks tell a moment later of those it was loaded for, and it must not be the first to go till then.
 - What speaks against an adapter (`policy.adapters.UNPROVEN`) unloads it; what speaks against the engine only delays.
 
 Deliberately absent: when (policy.adapters), and what to tell whom (gateway.adapters.keeper).
@@ -51,6 +52,7 @@ async def load(tender: "Tender", seat: Seat) -> None:
     counts, key = tender.house.counts, (seat.engine, seat.adapter)
     counts.attempted[key] += 1
     reason = await _load(tender, seat) or await _prove(tender, seat)
+    seat.used_ns = tender.house.world.now_ns()
     if reason:
         counts.failed[(*key, reason)] += 1
     else:

@@ -6,6 +6,8 @@ Rules:
 - An adapter is asked for once, however many requests wait for it; they go on together when a view has it ready.
 - A request waits until its own bound, `wait`; it is refused at once when nothing can come of waiting: 503, code
   `adapter_not_ready`, the engines and their reasons, and when to try again.
+- What is told as asked for has somebody waiting in that moment, or was just refused: the keeper may have evicted since what was
+  asked for a moment ago and served, and would load it again for nobody.
 - An engine that denies an adapter to a request is out of the routes for it in the same moment, and stays so until the keeper has heard
   of it, whatever older views say.
 - When the keeper is away, the last view stands: requests still find out when an engine has lost an adapter.
@@ -81,11 +83,11 @@ class Desk:
         """
         now_ns = self.world.now_ns()
         asked = adapter in self._waiters
-        self._wanted.add(adapter)
         until_ns = now_ns + self.control.wait
         why = self._view.why.get(adapter, _UNKNOWN)
         if self.control.wait <= 0 or self.waiting >= WAITING_MAX or _in_vain(why, now_ns, until_ns):
             if not asked:
+                self._wanted.add(adapter)
                 self.send()
             raise self.refusal(adapter)
         loop = asyncio.get_running_loop()
@@ -170,6 +172,7 @@ class Desk:
         self._barred = {key: number for key, number in self._barred.items() if number > heard}
         self._view = view
         self._route()
+        self._wanted -= self.ready.keys()
         now_ns = self.world.now_ns()
         for adapter in list(self._waiters):
             why = view.why.get(adapter, _UNKNOWN)
