@@ -45,6 +45,10 @@ T = TypeVar("T")
 FANOUT = 8
 """So many files of one tier are merged into one of the next."""
 
+ROW_GROUP = 8192
+"""Rows of a file that are compressed together.  A group is in memory whole, uncompressed, while it is written or merged: DuckDB's own
+122,880 rows of decision records are 150 MB of a process that needs 120 (measured: peak 273 MB with them, 134 with these)."""
+
 
 class StoreError(SitsError):
     """A file of the store cannot be read or written; names the file and the way out."""
@@ -242,7 +246,7 @@ class DuckStore:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._db.execute(
-                f"COPY ({select}) TO {_quoted(str(temporary))} (FORMAT parquet, COMPRESSION zstd)"
+                f"COPY ({select}) TO {_quoted(str(temporary))} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP})"
             )
             _sync(temporary)
             temporary.rename(directory / name)
