@@ -22,10 +22,12 @@ import click
 from sits import __version__
 from sits.app.access import access, keys
 from sits.app.adapters import adapters
+from sits.app.calibrate import calibrate
 from sits.app.check import check
 from sits.app.importing.command import importing
 from sits.app.live import reload, up
 from sits.app.plan import plan
+from sits.app.predict_cmd import predict
 from sits.app.quota import quota
 from sits.app.replay import explain, replay
 from sits.app.shift.commands import shift
@@ -293,6 +295,8 @@ cli.add_command(check)
 cli.add_command(explain)
 cli.add_command(replay)
 cli.add_command(plan)
+cli.add_command(calibrate)
+cli.add_command(predict)
 cli.add_command(keys)
 cli.add_command(access)
 cli.add_command(adapters)

@@ -1,0 +1,139 @@
+"""A calibrated model of one engine as a file: what was fitted, on what, where it holds, and what was assumed.
+
+`model.json` is versioned JSON, written by `sitsctl calibrate` and read by `sitsctl predict`.  It holds the step-time law with its
+residuals, the front end's law, the engine's limits with their sources, the ranges of what was seen, and the share of prompt tokens
+that the prefix cache gave.  A reader of an unknown version refuses instead of guessing.
+
+Deliberately absent: opening files; and anything of the machine it was made on but its figures.
+"""
+
+import msgspec
+
+from sits.core.errors import ConfigError
+from sits.predict.fit_limits import Limits
+from sits.predict.fit_steps import StepLaw
+from sits.predict.frontend import FrontLaw
+from sits.predict.steptime import StepTime
+
+KIND, VERSION = "sits-engine-model", 1
+
+
+class Range(msgspec.Struct, frozen=True, kw_only=True):
+    """Smallest and largest value seen."""
+
+    low: float
+    high: float
+
+    def holds(self, value: float) -> bool:
+        """Whether `value` was within what was seen."""
+        return self.low <= value <= self.high
+
+
+class FittedOn(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model was fitted on: source, runs, and counts; `span_s` from the first run's start to the last one's."""
+
+    source: str
+    runs: tuple[str, ...]
+    requests: int
+    steps: int
+    failed: int
+    span_s: float
+    foreign_cores: float | None = None
+
+
+class PrefixHits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the prefix cache gave in the recording: share of prompt tokens, and share of requests (of over a block) that hit."""
+
+    tokens: float = 0.0
+    requests: float = 0.0
+
+
+class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
+    """|error| of runs left out while fitting: median and 90th percentile over `runs` runs, by metric and figure (`ttft_ms`, `p99`).
+
+    `covered` is the share of measured figures within the range that their prediction stated (90 % is meant).
+    """
+
+    runs: int
+    median: dict[str, dict[str, float]]
+    p90: dict[str, dict[str, float]]
+    covered: float
+
+
+class FittedEngine(msgspec.Struct, frozen=True, kw_only=True):
+    """A calibrated model; see the module."""
+
+    kind: str = KIND
+    version: int = VERSION
+    fitted_on: FittedOn
+    limits: Limits
+    steps: StepLaw
+    front: FrontLaw
+    prefix: PrefixHits
+    prompt_tokens: Range
+    output_tokens: Range
+    batch: Range
+    in_flight: Range
+    rate_per_s: Range
+    assumed: tuple[str, ...] = ()
+    held_out: HeldOut | None = None
+
+    def step_time(self) -> StepTime:
+        """The step-time law in the words of `predict.steptime`: decodes, chunks and a fixed part for steps that prefill."""
+        law = self.steps
+        return StepTime(
+            source=f"fitted to {law.steps} steps of {self.fitted_on.source}; median error of a step {law.median_error:.0%}",
+            dense_tokens=(1.0,),
+            dense_us=(law.base_ms * 1e3,),
+            head_seqs=(1.0,),
+            head_us=(0.0,),
+            prefill_us=law.chunk_ms * 1e3,
+            prefill_us_per_token=law.prompt_token_ms * 1e3,
+            prefill_us_per_token_kv=0.0,
+            decode_us=0.0,
+            decode_us_per_seq=law.decode_ms * 1e3,
+            decode_us_per_kv_token=law.kv_token_ms * 1e3,
+            skew=0.0,
+            overhead_us=0.0,
+            eager_us=law.mixed_ms * 1e3,
+            noise_cv=0.0,
+        )
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=0) + b"\n"
+
+
+class _Head(msgspec.Struct):
+    kind: str
+    version: int
+
+
+def decode_model(data: bytes, where: str) -> FittedEngine:
+    """Read a model's bytes; `where` names them in errors.
+
+    Raises:
+        ConfigError: not a model, one of another version, or a damaged one.
+
+    """
+    try:
+        head = msgspec.json.decode(data, type=_Head)
+    except msgspec.DecodeError as error:
+        raise ConfigError(
+            f"{where} is not an engine model: {error}",
+            value=where,
+            hint="make one with `sitsctl calibrate DIR -o model.json`",
+        ) from error
+    if head.kind != KIND or head.version != VERSION:
+        raise ConfigError(
+            f"{where} is a {head.kind!r} of version {head.version}; this program reads {KIND!r} of version {VERSION}",
+            field="version",
+            value=head.version,
+            hint="calibrate again with this version",
+        )
+    try:
+        return msgspec.json.decode(data, type=FittedEngine)
+    except msgspec.DecodeError as error:
+        raise ConfigError(
+            f"{where} is a damaged engine model: {error}", value=where, hint="calibrate again"
+        ) from error

@@ -1,0 +1,190 @@
+"""`sitsctl calibrate` and `sitsctl predict`, from a real engine's recording to numbers, and what they say when something is wrong."""
+
+import json
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from engine_recordings import RECORDINGS, engine, write_recording
+from sits.app.cli import cli, run_command
+
+LOADS = [f"closed-c{users}-cal" for users in (1, 2, 4, 8, 16, 32)]
+REQUESTS = RECORDINGS / "small-closed" / "requests.jsonl.gz"
+
+
+def sitsctl(*arguments):
+    outcome = {}
+
+    def command():
+        outcome["result"] = CliRunner().invoke(cli, [str(one) for one in arguments], standalone_mode=False)
+        if outcome["result"].exception is not None:
+            raise outcome["result"].exception
+        return outcome["result"].return_value
+
+    code = run_command(command)
+    return code, outcome["result"].stdout
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "model.json"
+    runs = [part for name in LOADS[:5] for part in ("--run", name)]
+    code, told = sitsctl(
+        "calibrate", RECORDINGS / "small-closed", "-o", path, *runs, "--no-check", "-q", "--json"
+    )
+    assert code == 0
+    return path, json.loads(told)
+
+
+def test_calibrate_says_what_it_found(model):
+    path, told = model
+    assert told["limits"]["blocks"] == {
+        "value": 1023,
+        "source": "every value of the KV usage gauge is a multiple of 1/N",
+        "sure": True,
+    }
+    assert told["limits"]["block_size"]["value"] == 128
+    assert told["fitted_on"]["runs"] == LOADS[:5]
+    assert told["prefix_hits"]["tokens"] == pytest.approx(0.46, abs=0.05)
+    assert any("max_num_batched_tokens" in text for text in told["assumed"])
+    assert path.stat().st_size < 200_000
+
+
+def test_a_load_that_was_left_out_is_predicted(model):
+    """Thirty-two users on an engine calibrated with one to sixteen: they wait for seats, which no calibration run did."""
+    code, told = sitsctl(
+        "predict", "--model", model[0], "--requests", REQUESTS, "--run", LOADS[5], "--json", "-q"
+    )
+    assert code == 0
+    told = json.loads(told)
+    real = [json.loads(line) for line in read(REQUESTS) if f'"{LOADS[5]}"' in line]
+    assert [row["id"] for row in told["requests"]] == [one["id"] for one in real]
+    (run,) = told["runs"]
+    assert run["loop"] == {"users": 32, "think_ms": 0.0}
+    assert any("closed loop of 32 users" in text for text in run["assumed"])
+    for metric in ("ttft_ms", "tpot_ms", "e2e_ms"):
+        measured = sorted(one[metric] for one in real)
+        p50 = measured[len(measured) // 2]
+        assert told["quantiles"][metric]["p50"] == pytest.approx(p50, rel=0.4)
+    assert set(told["definitions"]) >= {"ttft_ms", "tpot_ms", "e2e_ms"}
+
+
+def test_the_same_seed_gives_the_same_bytes(model):
+    arguments = (
+        "predict",
+        "--model",
+        model[0],
+        "--requests",
+        REQUESTS,
+        "--run",
+        LOADS[2],
+        "--json",
+        "-q",
+        "--passes",
+        3,
+    )
+    first, again, other = sitsctl(*arguments), sitsctl(*arguments), sitsctl(*arguments, "--seed", 1)
+    assert first == again
+    assert first != other
+
+
+def test_open_arrivals_come_with_their_burstiness(model, tmp_path):
+    path = tmp_path / "open.jsonl"
+    lines = [
+        {"arrival": i * 0.31 + (i % 7) * 0.05, "prompt_tokens": 64, "output_tokens": 8} for i in range(150)
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    code, text = sitsctl("predict", "--model", model[0], "--requests", path, "-q", "--passes", 2)
+    assert code == 0
+    assert "arrivals as given" in text
+    assert re.search(r"arrivals: CV \d", text)
+    assert "of the requests of more than one block find all whole blocks" in text
+    assert "time per output token" in text
+
+
+def test_what_lies_outside_of_the_calibration_is_warned_of(model, tmp_path):
+    path = tmp_path / "long.jsonl"
+    path.write_text(json.dumps({"arrival": 0, "prompt_tokens": 5000, "output_tokens": 800}))
+    code, told = sitsctl("predict", "--model", model[0], "--requests", path, "-q", "--json", "--passes", 2)
+    assert code == 0
+    (run,) = json.loads(told)["runs"]
+    assert [text.split(" have")[0] for text in run["warnings"]] == ["1 of 1 prompts", "1 of 1 answers"]
+
+
+def test_users_make_a_closed_loop_without_arrivals(model, tmp_path):
+    path = tmp_path / "loop.jsonl"
+    path.write_text("\n".join([json.dumps({"prompt_tokens": 64, "output_tokens": 8})] * 20))
+    code, told = sitsctl(
+        "predict",
+        "--model",
+        model[0],
+        "--requests",
+        path,
+        "--users",
+        4,
+        "--think",
+        "1s",
+        "--json",
+        "-q",
+        "--passes",
+        2,
+    )
+    assert code == 0
+    (run,) = json.loads(told)["runs"]
+    assert run["loop"] == {"users": 4, "think_ms": 1000.0}
+    assert run["requests_per_s"] < 4
+
+
+def test_calibrate_tells_the_error_on_runs_left_out(tmp_path):
+    code, text = sitsctl("calibrate", write_recording(tmp_path / "r"), "-o", tmp_path / "m.json", "-q")
+    assert code == 0
+    assert "error on runs left out (2 runs" in text
+    assert json.loads((tmp_path / "m.json").read_text())["held_out"]["runs"] == 2
+
+
+def read(path):
+    import gzip
+
+    with gzip.open(path, "rt") as file:
+        return file.readlines()
+
+
+def wrong(tmp_path, name):
+    recording = write_recording(tmp_path / "recording")
+    good = tmp_path / "good.json"
+    good.write_bytes(engine().encode())
+    newer = tmp_path / "newer.json"
+    newer.write_text(good.read_text().replace('"version": 1', '"version": 9'))
+    damaged = tmp_path / "damaged.json"
+    damaged.write_text(good.read_text().replace('"blocks"', '"bricks"'))
+    asked = tmp_path / "asked.jsonl"
+    asked.write_text(json.dumps({"arrival": 0, "prompt_tokens": 5, "output_tokens": 8}))
+    out = ("-o", tmp_path / "m.json", "-q")
+    return {
+        "no folder": (("calibrate", tmp_path / "none", *out), "no directory"),
+        "no run": (("calibrate", recording, *out, "--run", "three"), "no run 'three' (runs: one, two)"),
+        "no limit": (("calibrate", recording, *out, "--set", "block=3"), "did you mean block"),
+        "no number": (("calibrate", recording, *out, "--set", "blocks=many"), "'many' is no whole number"),
+        "no model": (("predict", "--requests", asked), "--model model.json"),
+        "no model there": (("predict", "--model", tmp_path / "none", "--requests", asked), "no model at"),
+        "no JSON": (("predict", "--model", asked.with_name("asked.jsonl"), "--requests", asked), "not an engine model"),
+        "newer": (("predict", "--model", newer, "--requests", asked), "of version 9"),
+        "damaged": (("predict", "--model", damaged, "--requests", asked), "damaged engine model"),
+        "no requests": (("predict", "--model", good, "--requests", tmp_path / "none"), "no file at"),
+        "no users": (("predict", "--model", good, "--requests", asked, "--loop", "closed"), "--users N"),
+        "both": (("predict", "--model", good, "--requests", asked, "--loop", "open", "--users", "2"), "leave out --loop open"),
+    }[name]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["no folder", "no run", "no limit", "no number", "no model", "no model there", "no JSON", "newer", "damaged", "no requests", "no users", "both"],
+)  # fmt: skip
+def test_what_is_wrong_is_told_in_one_line_with_the_way_out(tmp_path, capsys, name):
+    arguments, text = wrong(tmp_path, name)
+    code, _ = sitsctl(*arguments)
+    told = capsys.readouterr().err
+    assert code == 2
+    assert text in told
+    assert "Traceback" not in told
