@@ -11,6 +11,7 @@ import click
 
 from sits.app.plan_batch import batch as plan_batch
 from sits.app.plan_memory import memory as plan_memory
+from sits.app.plan_persist import persist as plan_persist
 
 
 @click.group(short_help="Ask a predictor what to expect: KV memory, batching windows.")
@@ -20,6 +21,7 @@ def plan() -> None:
 
 plan.add_command(plan_batch)
 plan.add_command(plan_memory)
+plan.add_command(plan_persist)
 
 
 @plan.command()

@@ -171,6 +171,22 @@ def _spec(
     )
 
 
+def tensor_engine(model: Model, gpu: str, gpus: int, *, gpu_memory: int, block_size: int = 16) -> EngineSpec:
+    """A paged engine on `gpus` tensor-parallel GPUs with the KV pool that fits beside the weights.
+
+    Raises:
+        ConfigError: it does not fit, or there are no figures for the GPU.
+
+    """
+    room = room_of(model, Sharding(tensor=gpus), gpu_memory=gpu_memory, block_size=block_size)
+    return EngineSpec(
+        step=derive_steptime(model, gpu, gpus),
+        ranks=(Rank(bandwidth=LINK),) * gpus,
+        block_size=block_size,
+        blocks=room.tokens // block_size,
+    )
+
+
 def _run(scheme: str, spec: EngineSpec, work: Work) -> Side:
     seen = simulate(np.zeros(len(work.prompt), np.int64), work.prompt, work.output, None, spec)
     ran = seen.last_token_ns >= 0
