@@ -150,6 +150,19 @@ def test_memory_is_bounded_whatever_callers_say():
     assert len(assigner._plans) <= PLANS_MAX
 
 
+def test_made_up_names_take_no_memory_and_evict_nothing():
+    catalog = {"llama": ("llama", ""), "next": ("next", "")}
+    assigner = Assigner(Release(arms=(STABLE,)), (), catalog)
+    first = assigner.assign("llama", "t", "ann")
+    for i in range(2 * REMEMBERED):
+        given = assigner.assign(f"name-{i}", "t", "ann")
+    assert given == assigner.assign(given.target.name, "t", "ann")
+    assert assigner.assign("llama", "t", "ann") is first
+    assert len(assigner.young) == len(assigner._plans) == 1
+    alias = Assigner(Release(arms=(Arm(name="stable", weight=1.0, model="next"),)), (), catalog)
+    assert alias.assign("anything", "t", "ann") is alias.assign("anything", "t", "ann")
+
+
 def test_whoever_keeps_coming_is_not_forgotten():
     assigner = house(Release(arms=(STABLE, CANARY)))
     first = assigner.assign("llama", "t", "regular")

@@ -15,6 +15,7 @@ Rules:
   two tenants' user "1" are two units.
 - A tenant that is trusted with `x-model-version` picks an arm by its name, whatever its weight (`hinted`); from anybody else,
   or for an unknown arm, the header changes nothing, and the decision says that.
+- What is assigned to a name that nobody serves is not remembered: asking for made-up names takes no memory and evicts nothing.
 - Route, retry, fallback, cache key, labels and quota class read the one `Assignment`; nothing else may ask which version it is.
   A fallback is another arm with an artefact of its own, so its answer is never taken for the primary's.
 
@@ -156,12 +157,17 @@ class _Plan:
         "hinted",
         "owners",
         "release",
+        "served",
         "targets",
         "wanted",
     )
 
     def __init__(
-        self, release: Release, asked: str, targets: dict[str, tuple[Target, tuple[Target, ...]]]
+        self,
+        release: Release,
+        asked: str,
+        targets: dict[str, tuple[Target, tuple[Target, ...]]],
+        served: bool,
     ) -> None:
         self.release = release
         self.asked = asked
@@ -169,6 +175,7 @@ class _Plan:
         self.hinted = frozenset(release.honour_version_hint)
         self.generation = generation_of(release)
         self.targets = targets
+        self.served = served
         self.owners = Owners(((arm.name, arm.weight) for arm in release.arms), _salted(release.salt))
         self.decisions: dict[tuple[str, str, str], Decision] = {}
 
@@ -212,7 +219,7 @@ class Assigner:
 
     Args:
         release: for every model; releases: for one asked name each.
-        catalog: asked name -> (model, adapter), as engines serve them.
+        catalog: asked name -> (model, adapter), as engines serve them; when it is empty, all names count as served.
         digests: served name -> digest of what is behind it, where one is known (an adapter registry, an engine that told).
 
     `young`: what was assigned of late, by (asked, tenant, key, user) where nobody says a session or gives a hint; the hot path looks
@@ -262,7 +269,7 @@ class Assigner:
         else:
             kind, unit = "key", key
         given = plan.assignment(kind, tenant, unit, hint)
-        if hint or sum(map(len, memo)) > REMEMBERED_CHARACTERS:
+        if hint or not plan.served or sum(map(len, memo)) > REMEMBERED_CHARACTERS:
             return given
         return self._kept(memo, given)
 
@@ -282,7 +289,10 @@ class Assigner:
             name: (means[name], tuple(means[other] for other in _fallbacks(arm, arms)))
             for name, arm in arms.items()
         }
-        plan = _Plan(release, asked, targets)
+        served = not self._catalog or any(target.name in self._catalog for target in means.values())
+        plan = _Plan(release, asked, targets, served)
+        if not served:
+            return plan
         if len(self._plans) >= PLANS_MAX:
             self._plans.clear()
         self._plans[asked] = plan
