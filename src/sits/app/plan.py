@@ -12,6 +12,7 @@ import click
 from sits.app.plan_batch import batch as plan_batch
 from sits.app.plan_memory import memory as plan_memory
 from sits.app.plan_persist import persist as plan_persist
+from sits.app.plan_startup import startup as plan_startup
 
 
 @click.group(short_help="Ask a predictor what to expect: KV memory, batching windows.")
@@ -22,6 +23,7 @@ def plan() -> None:
 plan.add_command(plan_batch)
 plan.add_command(plan_memory)
 plan.add_command(plan_persist)
+plan.add_command(plan_startup)
 
 
 @plan.command()
