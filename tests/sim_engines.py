@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from sits.predict.prepare import Rank
+from sits.predict.profile import Profile
 from sits.predict.steptime import StepTime
 from sits.predict.transfer import Dips
 from sits.sim.spec import EngineSpec, FrontEnd
@@ -45,6 +46,31 @@ def step_times(draw):
     )
 
 
+@st.composite
+def profiles(draw):
+    def axis(first, most):
+        points = draw(st.lists(st.integers(first + 1, most), min_size=1, max_size=3, unique=True))
+        return tuple(map(float, sorted([first, *points])))
+
+    axes = (axis(0, 90), axis(0, 100), axis(0, 6), axis(0, 150))
+    shape = [len(a) for a in axes]
+    cells = draw(st.lists(us, min_size=int(np.prod(shape)), max_size=int(np.prod(shape))))
+    dense, head = axis(0, 200), axis(0, 12)
+    return Profile(
+        source="drawn",
+        layers=1,
+        dense_tokens=dense,
+        dense_us=tuple(sorted(draw(st.lists(us, min_size=len(dense), max_size=len(dense))))),
+        head_seqs=head,
+        head_us=tuple(sorted(draw(st.lists(us, min_size=len(head), max_size=len(head))))),
+        axes=axes,
+        attention_us=np.abs(np.array(cells).reshape(shape)),
+        skew=draw(st.sampled_from([0.0, 0.03, 1.0])),
+        overhead_us=draw(us),
+        eager_us=draw(us),
+    )
+
+
 dips = st.none() | st.builds(
     Dips,
     depth=st.sampled_from([0.3, 0.8, 1.0]),
@@ -76,6 +102,20 @@ def specs(draw):
         adapter_bytes=draw(st.sampled_from([0, 1_000_000])),
         adapter_copies=draw(st.integers(1, 3)),
         front=FrontEnd(api_us=draw(us), tokenize_us_per_token=draw(small), enqueue_us=draw(us)),
+    )
+
+
+@st.composite
+def trace_specs(draw):
+    """Engines with all that only whole traces can have."""
+    spec = draw(specs())
+    return msgspec.structs.replace(
+        spec,
+        step=draw(step_times() | profiles()),
+        order=draw(st.sampled_from(["fcfs", "priority"])),
+        prefix_caching=draw(st.booleans()),
+        async_scheduling=draw(st.booleans()),
+        host=draw(st.sampled_from([spec.host, None])),
     )
 
 

@@ -13,10 +13,12 @@ from sits.world import stream_generator
 
 
 @RUNS
-@given(specs(), traces, st.booleans())
-def test_kernel_and_oracle_take_the_same_steps(spec, trace, fight):
+@given(specs(), traces, st.booleans(), st.booleans())
+def test_kernel_and_oracle_take_the_same_steps(spec, trace, fight, ranked):
     if fight:
         spec = tight(spec, trace)
+    if ranked:
+        spec = msgspec.structs.replace(spec, order="priority")
     model: EngineModel[int] = EngineModel(spec, stream_generator(1, "noise"), capacity=2)
     draws = noise_draws(spec, stream_generator(1, "noise"))
     oracle = OracleModel(spec)
@@ -29,8 +31,8 @@ def test_kernel_and_oracle_take_the_same_steps(spec, trace, fight):
         while arrived < len(trace) and arrivals[arrived] <= now_ns:
             _, prompt, output, adapter = trace[arrived]
             if not refusal(spec, prompt, output, adapter >= 0):
-                model.add(arrived, prompt, output, f"a{adapter}" if adapter >= 0 else "")
-                assert oracle.add(arrived, prompt, output, adapter)
+                model.add(arrived, prompt, output, f"a{adapter}" if adapter >= 0 else "", prompt % 3)
+                assert oracle.add(arrived, prompt, output, adapter, prompt % 3)
                 unfinished[arrived] = output
             arrived += 1
         noise = float(draws[step % len(draws)])
@@ -51,7 +53,7 @@ def test_kernel_and_oracle_take_the_same_steps(spec, trace, fight):
         assert sum(result.stages_ns) == result.prepare_ns
         assert len(result.emitted) == result.tokens
         assert result.kv_used <= spec.blocks
-        assert result.preempted == 0 or not result.started
+        assert result.preempted == 0 or not result.started or ranked
         for name in result.emitted:
             unfinished[name] -= 1
         for name in result.finished:

@@ -8,10 +8,25 @@ import pytest
 from sits.core.errors import CapacityError, ConfigError
 from sits.predict import prepare, steptime
 from sits.predict.prepare import Rank
+from sits.predict.profile import Profile
 from sits.predict.transfer import Dips
 from sits.sim.model import EngineModel, compile_kernel, simulate
 from sits.testing.loop import small_spec
 from sits.world import stream_generator
+
+
+def one_point_profile():
+    axis = (0.0, 1.0)
+    return Profile(
+        source="flat",
+        layers=1,
+        dense_tokens=axis,
+        dense_us=(10.0, 10.0),
+        head_seqs=axis,
+        head_us=(1.0, 1.0),
+        axes=(axis, axis, axis, axis),
+        attention_us=np.ones((2, 2, 2, 2)),
+    )
 
 
 def run(model, now_ns=0):
@@ -234,8 +249,11 @@ def test_every_compiled_function_is_made_ready_with_the_types_it_is_used_with():
     model.cancel("a")
     column = np.array([1, 2])
     simulate(column, column, column, column - 2, small_spec(lora_slots=1), stream_generator(1, "n"))
+    profiled = small_spec(prefix_caching=True, step=one_point_profile(), host=None)
+    for prefixes in ([[], []], [[7], [7, 8]]):
+        simulate(column, column + 40, column, None, profiled, prefixes=prefixes)
     assert {entry.__name__: len(entry.signatures) for entry in kernel.ENTRIES} == dict.fromkeys(
-        ("add", "cancel", "step", "simulate", "coast", "rewind"), 1
+        ("add", "cancel", "step", "simulate", "simulate_cached", "coast", "rewind"), 1
     )
     cached = [name for name, f in vars(kernel).items() if hasattr(f, "stats") and f.stats.cache_path]
     assert sorted(cached) == sorted(entry.__name__ for entry in kernel.ENTRIES)

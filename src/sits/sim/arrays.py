@@ -3,13 +3,15 @@
 Deliberately absent: what the cells mean (`kernel` names them).  Importing this imports numba.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from sits.predict.prepare import Rank
-from sits.predict.steptime import pack
+from sits.predict.profile import Profile
+from sits.predict.steptime import StepTime, pack
 from sits.sim import kernel
 from sits.sim.kernel import Floats, Ints
 from sits.sim.spec import EngineSpec
@@ -22,6 +24,8 @@ class Settings(NamedTuple):
     figures: Floats
     dense: Floats
     head: Floats
+    axes: Floats
+    grid: Floats
     links: Floats
     host: Floats
 
@@ -41,14 +45,62 @@ def settings(spec: EngineSpec) -> Settings:
     whole[kernel.ADAPTER_COPIES] = spec.adapter_copies
     whole[kernel.DIPS_BUSY_MIN] = spec.dips_busy_min
     whole[kernel.RESERVE_FULL] = spec.reserve_full_isl
-    packed = pack(spec.step)
+    whole[kernel.PRIORITY_FIRST] = spec.order == "priority"
+    whole[kernel.ASYNC] = spec.async_scheduling
+    whole[kernel.HOST_CHAIN] = spec.host is not None
+    whole[kernel.TABLES] = isinstance(spec.step, Profile)
+    times = _tables(spec.step) if isinstance(spec.step, Profile) else _figures(spec.step)
+    whole[kernel.CHUNK_POINTS :] = times.points
     return Settings(
         whole,
+        times.figures,
+        times.dense,
+        times.head,
+        times.axes,
+        times.grid,
+        np.array([_link(rank) for rank in spec.ranks]),
+        np.array([float(cost) for cost in msgspec.structs.astuple(spec.host)] if spec.host else [0.0]),
+    )
+
+
+class _Times(NamedTuple):
+    """Step times as arrays; `points` are the lengths of the four axes."""
+
+    figures: Floats
+    dense: Floats
+    head: Floats
+    axes: Floats
+    grid: Floats
+    points: Sequence[int]
+
+
+def _figures(step: StepTime) -> _Times:
+    packed = pack(step)
+    return _Times(
         packed.scalars,
         np.stack([packed.dense_tokens, packed.dense_us]),
         np.stack([packed.head_seqs, packed.head_us]),
-        np.array([_link(rank) for rank in spec.ranks]),
-        np.array([float(cost) for cost in msgspec.structs.astuple(spec.host)]),
+        np.zeros((4, 2)),
+        np.zeros((1, 1, 1, 1)),
+        (0, 0, 0, 0),
+    )
+
+
+def _tables(profile: Profile) -> _Times:
+    figures = np.zeros(kernel.EAGER_US + 1)
+    figures[kernel.SKEW] = profile.skew
+    figures[kernel.OVERHEAD_US], figures[kernel.EAGER_US] = profile.overhead_us, profile.eager_us
+    points = [len(axis) for axis in profile.axes]
+    axes = np.full((4, max(points)), np.inf)
+    for row, axis in zip(axes, profile.axes, strict=True):
+        row[: len(axis)] = axis
+    return _Times(
+        figures,
+        np.array([profile.dense_tokens, profile.dense_us]),
+        np.array([profile.head_seqs, profile.head_us]),
+        axes,
+        np.ascontiguousarray(profile.attention_us),
+        points,
     )
 
 
@@ -76,3 +128,42 @@ def empty(spec: EngineSpec, capacity: int) -> State:
     tally[kernel.HEAD] = tally[kernel.TAIL] = -1
     slots = np.full((kernel.SLOT_CELLS, max(1, spec.lora_slots)), -1, np.int64)
     return State(rows, np.zeros(spec.max_num_seqs, np.int64), tally, slots)
+
+
+class Cache(NamedTuple):
+    """A block cache as the kernel's arrays, in its argument order."""
+
+    pool: Ints
+    table: Ints
+    content: Ints
+    holder: Ints
+
+
+def cache(spec: EngineSpec, rows: Ints, prefixes: Sequence[Sequence[int]] | None) -> Cache:
+    """An empty cache for the requests of `rows`, whose `START` it sets.
+
+    `prefixes[r]` names the first blocks of row r: equal numbers at equal places behind equal numbers are equal content.  Blocks
+    without a name have content of their own; so has one that holds generated tokens, whatever it is called.
+    """
+    size = spec.block_size
+    lengths = -(-(rows[:, kernel.PROMPT] + rows[:, kernel.OUTPUT]) // size)
+    starts = np.cumsum(lengths) - lengths
+    rows[:, kernel.START] = starts
+    total = int(lengths.sum())
+    content = np.arange(total, dtype=np.int64)
+    if prefixes is not None:
+        chains: dict[tuple[int, int], int] = {}
+        for start, prompt, names in zip(
+            starts.tolist(), rows[:, kernel.PROMPT].tolist(), prefixes, strict=True
+        ):
+            before = -1
+            for i, name in enumerate(names[: prompt // size]):
+                before = chains.setdefault((before, name), total + len(chains))
+                content[start + i] = before
+        total += len(chains)
+    ends = spec.blocks
+    pool = np.full((kernel.POOL_CELLS, ends + 1), -1, np.int64)
+    pool[kernel.HOLDERS] = 0
+    pool[kernel.AFTER] = np.append(np.arange(1, ends + 1), 0)
+    pool[kernel.BEFORE] = np.append(ends, np.arange(ends))
+    return Cache(pool, np.full(int(lengths.sum()), -1, np.int64), content, np.full(total, -1, np.int64))

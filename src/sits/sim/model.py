@@ -12,14 +12,14 @@ the package (or in the user's cache when that is read-only) and survives the pro
 Deliberately absent: clocks.  The caller says when a step starts.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sits.core.errors import CapacityError
+from sits.core.errors import CapacityError, ConfigError
 from sits.predict.prepare import Rank
 from sits.predict.steptime import SCALARS, StepTime
 from sits.sim.spec import EngineSpec, refusal
@@ -85,6 +85,14 @@ class EngineModel(Generic[Id]):
     def __init__(self, spec: EngineSpec, rng: np.random.Generator | None = None, capacity: int = 256) -> None:
         from sits.sim import arrays, kernel  # noqa: PLC0415  (numba loads with the first model)
 
+        for field in ("prefix_caching", "async_scheduling"):
+            if getattr(spec, field):
+                raise ConfigError(
+                    "an engine that is asked step by step cannot do that",
+                    field=field,
+                    value=True,
+                    hint="run a whole trace (`simulate`), or set it to False",
+                )
         self.spec = spec
         self._kernel = kernel
         self._settings = arrays.settings(spec)
@@ -110,8 +118,12 @@ class EngineModel(Generic[Id]):
                 f"request {name}: {why}", field="prompt_tokens", value=prompt_tokens, code="never_fits"
             )
 
-    def add(self, name: Id, prompt_tokens: int, output_tokens: int, adapter: str = "") -> None:
-        """Put a request at the tail of the waiting queue; `output_tokens` is the true length of its answer.
+    def add(
+        self, name: Id, prompt_tokens: int, output_tokens: int, adapter: str = "", priority: int = 0
+    ) -> None:
+        """Put a request into the waiting queue; `output_tokens` is the true length of its answer.
+
+        `priority`, lower first, counts only where the spec orders by it.
 
         Raises:
             CapacityError: it could never be served here.
@@ -127,7 +139,16 @@ class EngineModel(Generic[Id]):
         number = self._adapters.setdefault(adapter, len(self._adapters)) if adapter else -1
         self._rows[name] = row
         self._names[row] = name
-        self._kernel.add(self._state.rows, self._state.tally, row, prompt_tokens, output_tokens, number)
+        self._kernel.add(
+            self._state.rows,
+            self._state.tally,
+            row,
+            prompt_tokens,
+            output_tokens,
+            number,
+            priority,
+            int(self.spec.order == "priority"),
+        )
 
     def cancel(self, name: Id) -> bool:
         """Forget a request and free its blocks at once; False when it is not (or no longer) here."""
@@ -295,11 +316,18 @@ def simulate(
     adapters: Ints | None,
     spec: EngineSpec,
     rng: np.random.Generator | None = None,
+    priorities: Ints | None = None,
+    prefixes: Sequence[Sequence[int]] | None = None,
 ) -> Simulated:
     """Run a whole trace through one engine in compiled code.
 
     Arrays of one row a request: arrivals ascending, adapters as numbers from 0 with -1 for the base model
-    (None = all base).  Requests that could never fit get -1 in every time and take part in nothing.
+    (None = all base), priorities (None = all 0).  `prefixes[i]` names the first blocks of request i's prompt: requests whose names
+    begin alike share those blocks when the spec caches prefixes.  Requests that could never fit get -1 in every
+    time and take part in nothing.
+
+    Where nothing is shared, a cache can only give back to a preempted request what was its own; so the trace is run
+    without one, and again with it only if somebody was preempted.
 
     Raises:
         ValueError: arrays of unequal length, or arrivals that go back in time.
@@ -309,27 +337,44 @@ def simulate(
 
     count = len(arrivals_ns)
     wanted = np.full(count, -1, np.int64) if adapters is None else np.asarray(adapters, np.int64)
+    ranks = np.zeros(count, np.int64) if priorities is None else np.asarray(priorities, np.int64)
     columns = [np.asarray(c, np.int64) for c in (arrivals_ns, prompt_tokens, output_tokens)]
-    if any(len(c) != count for c in (*columns, wanted)):
-        raise ValueError(f"columns of {[len(c) for c in (*columns, wanted)]} rows do not make one trace")
+    lengths = [len(c) for c in (*columns, wanted, ranks, prefixes if prefixes is not None else ranks)]
+    if any(length != count for length in lengths):
+        raise ValueError(f"columns of {lengths} rows do not make one trace")
     if (np.diff(columns[0]) < 0).any():
         raise ValueError("arrivals go back in time: sort the trace by arrival")
     arrivals, prompts, outputs = columns
     fits = (prompts >= 1) & (outputs >= 1) & (-(-(prompts + outputs - 1) // spec.block_size) <= spec.blocks)
     fits &= (wanted < 0) | (spec.lora_slots > 0)
-    state = arrays.empty(spec, int(fits.sum()))
-    rows = state.rows
-    rows[:, kernel.PROMPT] = rows[:, kernel.TOTAL] = prompts[fits]
-    rows[:, kernel.OUTPUT] = outputs[fits]
-    rows[:, kernel.ADAPTER] = wanted[fits]
-    rows[:, kernel.SCHEDULED_NS] = -1
     queued = np.full(count, -1, np.int64)
     queued[fits] = front_end_ns(spec, arrivals[fits], prompts[fits])
-    steps, end_ns = kernel.simulate(queued[fits], *state, *arrays.settings(spec), noise_draws(spec, rng))
+    settings, noise = arrays.settings(spec), noise_draws(spec, rng)
+
+    def fresh() -> arrays.State:
+        state = arrays.empty(spec, int(fits.sum()))
+        state.rows[:, kernel.PROMPT] = state.rows[:, kernel.TOTAL] = prompts[fits]
+        state.rows[:, kernel.OUTPUT] = outputs[fits]
+        state.rows[:, kernel.ADAPTER] = wanted[fits]
+        state.rows[:, kernel.PRIORITY] = ranks[fits]
+        state.rows[:, kernel.SCHEDULED_NS] = -1
+        return state
+
+    shared = spec.prefix_caching and prefixes is not None
+    preempted = shared
+    if not shared:
+        state = fresh()
+        steps, end_ns, preempted = kernel.simulate(queued[fits], *state, *settings, noise)
+    if spec.prefix_caching and preempted:
+        state = fresh()
+        names = [prefixes[i] for i in np.flatnonzero(fits).tolist()] if prefixes is not None else None
+        steps, end_ns, _ = kernel.simulate_cached(
+            queued[fits], *state, *settings, noise, *arrays.cache(spec, state.rows, names)
+        )
     out = np.full((4, count), -1, np.int64)
     fields = (kernel.SCHEDULED_NS, kernel.FIRST_NS, kernel.LAST_NS, kernel.PREEMPTIONS)
     for i, field in enumerate(fields):
-        out[i, fits] = rows[:, field]
+        out[i, fits] = state.rows[:, field]
     return Simulated(queued, out[0], out[1], out[2], out[3], steps, end_ns)
 
 
@@ -337,7 +382,7 @@ def compile_kernel() -> int:
     """Make every compiled function ready: loaded from disk, or compiled and kept there; how many had to be compiled.
 
     The first use of the kernel costs about a second when it is on disk and ten and more when it is not; a
-    process that answers others, or starts some, takes that time before.
+    process that answers others, or starts some, takes that time before.  A trace with a block cache is compiled when the first one is run.
     """
     from sits.sim import kernel  # noqa: PLC0415  (numba loads with the first model)
 

@@ -3,35 +3,45 @@
 `OracleModel` has the semantics of `sim.kernel` and shares no code with it: batches are lists of requests, the
 waiting queue is a deque, adapter slots are an ordered dict from least to most recently used, and durations
 come from the predictors themselves.  Tests run both on random workloads and demand equal nanoseconds.  It
-checks its own books at the end of every step, so a wrong model cannot agree quietly.
+checks its own books at the end of every step, so a wrong model cannot agree quietly.  Blocks are real here, cached
+or not: each has a number, holders, and a place in the order in which free ones are taken.
+
+`replay` is `model.simulate`: requests join the queue at given times, and steps overlap where the spec says so.
 
 Deliberately absent: speed, and numba.
 """
 
 import math
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from sits.core.errors import BugError
-from sits.predict.prepare import Rank, StepWork, prepare_ns, step_input_bytes
-from sits.predict.steptime import step_time_us
+from sits.predict.prepare import Preparation, Rank, StepWork, prepare_ns, step_input_bytes
+from sits.predict.profile import Profile, profile_time_us
+from sits.predict.steptime import StepTime, step_time_us
 from sits.sim.spec import EngineSpec, refusal
 
 
 class OracleRequest:
     """One request: what it asked for, what it has, and when things happened to it."""
 
-    def __init__(self, name: int, prompt: int, output: int, adapter: int) -> None:
+    def __init__(
+        self, name: int, prompt: int, output: int, adapter: int, rank: tuple[int, int], names: Sequence[int]
+    ) -> None:
         self.name = name
+        self.rank = rank
+        self.names = names
         self.prompt = prompt
         self.output = output
         self.adapter = adapter
         self.generated = 0
         self.with_kv = 0
         self.most_with_kv = 0
-        self.blocks = 0
+        self.blocks: list[int] = []
+        self.ending = False
         self.preemptions = 0
         self.scheduled_ns = -1
         self.first_token_ns = -1
@@ -41,6 +51,46 @@ class OracleRequest:
     def without_kv(self) -> int:
         """Tokens known (prompt and generated) that have no KV yet."""
         return self.prompt + self.generated - self.with_kv
+
+    def content(self, index: int, size: int) -> tuple[object, ...]:
+        """What block `index` holds, when it is full: the names up to it, or the request's own text."""
+        if index < min(len(self.names), self.prompt // size):
+            return tuple(self.names[: index + 1])
+        return (self.rank, index)
+
+
+class _Pool:
+    """The KV blocks: free ones in the order they are taken, and what full ones can be found by."""
+
+    def __init__(self, count: int) -> None:
+        self.free = OrderedDict.fromkeys(range(count))
+        self.holders = [0] * count
+        self.found: dict[tuple[object, ...], int] = {}
+        self.holds: dict[int, tuple[object, ...]] = {}
+
+    def take(self) -> int:
+        block, _ = self.free.popitem(last=False)
+        if block in self.holds:
+            del self.found[self.holds.pop(block)]
+        self.holders[block] = 1
+        return block
+
+    def share(self, block: int) -> int:
+        self.free.pop(block, None)
+        self.holders[block] += 1
+        return block
+
+    def give_back(self, blocks: list[int]) -> None:
+        for block in reversed(blocks):
+            self.holders[block] -= 1
+            if not self.holders[block]:
+                self.free[block] = None
+        blocks.clear()
+
+    def remember(self, block: int, content: tuple[object, ...]) -> None:
+        if content not in self.found:
+            self.found[content] = block
+            self.holds[block] = content
 
 
 class OracleStep(NamedTuple):
@@ -72,18 +122,35 @@ class OracleModel:
 
     def __init__(self, spec: EngineSpec) -> None:
         self.spec = spec
-        self.free = spec.blocks
+        self.pool = _Pool(spec.blocks)
+        self.added = 0
         self.waiting: deque[OracleRequest] = deque()
         self.running: list[OracleRequest] = []
         self.slots: OrderedDict[int, None] = OrderedDict()
         self.requests: dict[int, OracleRequest] = {}
 
-    def add(self, name: int, prompt: int, output: int, adapter: int = -1) -> bool:
+    @property
+    def free(self) -> int:
+        """Blocks nobody holds."""
+        return len(self.pool.free)
+
+    def add(
+        self,
+        name: int,
+        prompt: int,
+        output: int,
+        adapter: int = -1,
+        priority: int = 0,
+        names: Sequence[int] = (),
+    ) -> bool:
         """Queue a request; False when it could never be served."""
         if refusal(self.spec, prompt, output, adapter >= 0):
             return False
-        request = self.requests[name] = OracleRequest(name, prompt, output, adapter)
+        rank = (priority, self.added)
+        self.added += 1
+        request = self.requests[name] = OracleRequest(name, prompt, output, adapter, rank, names)
         self.waiting.append(request)
+        self._sort()
         return True
 
     def cancel(self, name: int) -> None:
@@ -93,22 +160,48 @@ class OracleModel:
             self.running.remove(request)
         else:
             self.waiting.remove(request)
-        self._release(request)
+        self.pool.give_back(request.blocks)
 
     def step(self, now_ns: int, noise: float = 1.0) -> OracleStep | None:
         """Run one step from `now_ns`; None when there is nothing to do."""
         if not (self.running or self.waiting):
             return None
-        return _Step(self, now_ns, noise).run()
+        preempted = 0
+        step = _Step(self, now_ns, noise)
+        step.schedule()
+        while (
+            not step.batch
+        ):  # by priority, somebody may go before he was served, and all after him come to nothing
+            if not step.preempted:
+                raise BugError(f"a step at {now_ns} ns with work to do schedules nothing")
+            preempted += step.preempted
+            step = _Step(self, now_ns, noise)
+            step.schedule()
+        step.preempted += preempted
+        step.denied |= preempted > 0
+        return step.finish(now_ns, now_ns)
 
-    def _release(self, request: OracleRequest) -> None:
-        self.free += request.blocks
-        request.blocks = 0
+    def retire(self) -> None:
+        """Let those go whose last token has come in."""
+        for request in [r for r in self.running if r.ending]:
+            self.running.remove(request)
+            self.leave(request)
+
+    def leave(self, request: OracleRequest) -> None:
+        """Free what a finished request holds, and forget it."""
+        self.pool.give_back(request.blocks)
+        del self.requests[request.name]
+
+    def _sort(self) -> None:
+        if self.spec.order == "priority":
+            self.waiting = deque(sorted(self.waiting, key=lambda r: r.rank))
 
     def _check_books(self) -> None:
-        held = sum(request.blocks for request in self.requests.values())
-        if self.free < 0 or held + self.free != self.spec.blocks:
-            raise BugError(f"{held} blocks held and {self.free} free are not {self.spec.blocks}")
+        held = {block for request in self.requests.values() for block in request.blocks}
+        if len(held) + self.free != self.spec.blocks or held & self.pool.free.keys():
+            raise BugError(f"{len(held)} blocks held and {self.free} free are not {self.spec.blocks}")
+        if any(self.pool.found[what] != block for block, what in self.pool.holds.items()):
+            raise BugError("a block is not found by what it holds")
         if len(self.running) > self.spec.max_num_seqs or len(self.slots) > max(0, self.spec.lora_slots):
             raise BugError(f"{len(self.running)} running, {len(self.slots)} slots used: too many")
         if any(request.adapter >= 0 and request.adapter not in self.slots for request in self.running):
@@ -126,9 +219,12 @@ class _Step:
         self.budget = model.spec.max_num_batched_tokens
         self.batch: dict[OracleRequest, int] = {}
         self.started: list[int] = []
-        self.new_blocks = self.preempted = self.denied = self.loads = 0
+        self.fresh: dict[OracleRequest, int] = {}
+        self.preempted = self.denied = self.loads = 0
+        self.host_free_ns = self.end_ns = now_ns
 
-    def run(self) -> OracleStep:
+    def schedule(self) -> None:
+        """Choose the batch."""
         model = self.model
         for request in model.running:
             if request.adapter >= 0:
@@ -137,62 +233,95 @@ class _Step:
             self.continue_running()
             if not self.preempted:
                 self.admit_waiting()
-        if not self.batch:
-            raise BugError(f"a step at {self.now_ns} ns with work to do schedules nothing")
-        return self.finish()
 
-    def share_of(self, request: OracleRequest) -> int:
-        """Tokens `request` would like in this step, before the budget is asked."""
+    def share_of(self, without_kv: int) -> int:
+        """Tokens a request would like in this step, before the budget is asked."""
         limit = self.spec.long_prefill_token_threshold
-        return min(request.without_kv, limit) if limit else request.without_kv
+        return min(without_kv, limit) if limit else without_kv
 
-    def blocks_for(self, request: OracleRequest, tokens: int) -> int:
-        """Blocks missing for `tokens` more tokens of `request`."""
-        return -(-(request.with_kv + tokens) // self.spec.block_size) - request.blocks
+    def blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self.spec.block_size)
 
     def take(self, request: OracleRequest, tokens: int) -> None:
         """Put `request` into the batch with `tokens` tokens and the blocks for them."""
-        blocks = self.blocks_for(request, tokens)
-        self.model.free -= blocks
-        request.blocks += blocks
-        self.new_blocks += blocks
+        size, pool = self.spec.block_size, self.model.pool
+        fresh = self.blocks_for(request.with_kv + tokens) - len(request.blocks)
+        request.blocks += [pool.take() for _ in range(fresh)]
+        self.fresh[request] = fresh
+        if self.spec.prefix_caching:
+            for index in range(request.with_kv // size, (request.with_kv + tokens) // size):
+                pool.remember(request.blocks[index], request.content(index, size))
         self.batch[request] = tokens
         self.budget -= tokens
 
     def continue_running(self) -> None:
-        for request in list(self.model.running):
-            if request not in self.model.running or self.budget == 0:
+        model = self.model
+        for request in list(model.running):
+            if request not in model.running or request.ending:
+                continue
+            if self.budget <= 0:
                 return
-            tokens = min(self.share_of(request), self.budget)
-            while self.blocks_for(request, tokens) > self.model.free:
+            tokens = min(self.share_of(request.without_kv), self.budget)
+            while self.blocks_for(request.with_kv + tokens) - len(request.blocks) > model.free:
                 self.denied = 1
-                if self.preempt_youngest() is request:
+                if self.preempt() is request:
                     return
             self.take(request, tokens)
 
-    def preempt_youngest(self) -> OracleRequest:
-        victim = self.model.running.pop()
-        self.model._release(victim)
-        victim.most_with_kv = max(victim.most_with_kv, victim.with_kv)
-        victim.with_kv = 0
+    def preempt(self) -> OracleRequest:
+        """Send the last of those who run back to the queue; what this step had given to it can be given again."""
+        model = self.model
+        by_rank = self.spec.order == "priority"
+        victim = max(model.running, key=lambda r: r.rank) if by_rank else model.running[-1]
+        model.running.remove(victim)
+        self.budget += self.batch.pop(victim, 0)
         victim.preemptions += 1
         self.preempted += 1
-        self.model.waiting.appendleft(victim)
+        if victim.ending:
+            model.leave(victim)
+            return victim
+        model.pool.give_back(victim.blocks)
+        victim.most_with_kv = max(victim.most_with_kv, victim.with_kv)
+        victim.with_kv = 0
+        model.waiting.appendleft(victim)
+        model._sort()
         return victim
+
+    def find(self, request: OracleRequest) -> list[int]:
+        """Blocks of `request` that are in the cache, from its first on; its last token is always computed."""
+        found: list[int] = []
+        size = self.spec.block_size
+        if self.spec.prefix_caching:
+            while (len(found) + 1) * size < request.prompt + request.generated:
+                block = self.model.pool.found.get(request.content(len(found), size))
+                if block is None:
+                    break
+                found.append(block)
+        return found
 
     def adapter_fits(self, adapter: int) -> bool:
         """Whether a request with `adapter` leaves the batch within its adapter slots."""
         in_use = {request.adapter for request in self.model.running if request.adapter >= 0}
         return adapter < 0 or len(in_use | {adapter}) <= self.spec.lora_slots
 
-    def admit(self, request: OracleRequest, tokens: int) -> None:
+    def admit(self, request: OracleRequest, found: list[int], tokens: int) -> None:
         self.model.waiting.remove(request)
         self.load(request.adapter)
         self.model.running.append(request)
+        request.blocks = [self.model.pool.share(block) for block in found]
+        request.with_kv = len(found) * self.spec.block_size
         self.take(request, tokens)
         if request.scheduled_ns < 0:
             request.scheduled_ns = self.now_ns
             self.started.append(request.name)
+
+    def fits(self, found: list[int], tokens: int) -> bool:
+        """Whether there are blocks for `tokens` tokens, the `found` ones among them."""
+        idle = sum(block in self.model.pool.free for block in found)
+        if self.blocks_for(tokens) - len(found) + idle <= self.model.free:
+            return True
+        self.denied = 1
+        return False
 
     def load(self, adapter: int) -> None:
         """Make `adapter` the most recently used one, evicting the least recently used one for it."""
@@ -213,16 +342,17 @@ class _Step:
                 return
             if not self.adapter_fits(request.adapter):
                 continue
-            tokens = self.share_of(request)
+            found = self.find(request)
+            with_kv = len(found) * self.spec.block_size
+            known = request.prompt + request.generated
+            tokens = self.share_of(known - with_kv)
             if tokens > self.budget:
                 if not self.spec.chunked_prefill:
                     return
                 tokens = self.budget
-            asked = request.without_kv if self.spec.reserve_full_isl else tokens
-            if self.blocks_for(request, asked) > self.model.free:
-                self.denied = 1
+            if not self.fits(found, known if self.spec.reserve_full_isl else with_kv + tokens):
                 return
-            self.admit(request, tokens)
+            self.admit(request, found, tokens)
 
     def admit_alone(self) -> bool:
         """Without chunked prefill, give a step to a head of the queue that is larger than the whole budget."""
@@ -230,45 +360,41 @@ class _Step:
         if self.spec.chunked_prefill or not model.waiting or len(model.running) == self.spec.max_num_seqs:
             return False
         head = model.waiting[0]
-        if head.without_kv <= self.budget or not self.adapter_fits(head.adapter):
+        found = self.find(head)
+        known = head.prompt + head.generated
+        tokens = known - len(found) * self.spec.block_size
+        if tokens <= self.budget or not self.adapter_fits(head.adapter) or not self.fits(found, known):
             return False
-        if self.blocks_for(head, head.without_kv) > model.free:
-            self.denied = 1
-            return False
-        self.admit(head, head.without_kv)
+        self.admit(head, found, tokens)
         return True
 
-    def finish(self) -> OracleStep:
-        """Let the time of the step pass and give out its tokens."""
+    def finish(self, host_free_ns: int, busy_ns: int) -> OracleStep:
+        """Let the time of the step pass and give out its tokens; the host and the device are busy until then."""
         model, spec, batch = self.model, self.spec, self.batch
         decodes = [r for r in batch if r.generated and r.without_kv == 1]
         prefills = [r for r in batch if r not in decodes]
         eager = bool(prefills) or len(decodes) > spec.graph_seqs_max
-        device_us = step_time_us(
-            msgspec.structs.replace(spec.step, overhead_us=0.0),
-            tokens=sum(batch.values()),
-            seqs_emitting=sum(tokens == r.without_kv for r, tokens in batch.items()),
-            prefill_chunks=[(batch[r], r.with_kv) for r in prefills],
-            decode_kv=[r.with_kv + 1 for r in decodes],
-            eager=eager,
-        )
-        device_ns = int(device_us * self.noise * 1000.0 + 0.5)
+        device_ns = int(self.device_us(decodes, prefills, eager) * self.noise * 1000.0 + 0.5)
         work = self.preparation(eager)
-        dipping = len(model.running) >= spec.dips_busy_min
-        ranks = spec.ranks if dipping else tuple(Rank(bandwidth=rank.bandwidth) for rank in spec.ranks)
-        prepared = prepare_ns(work, ranks, self.now_ns, spec.host)
-        straggling = prepared.collective_sync - math.ceil(spec.host.barrier_ns) if len(ranks) > 1 else 0
+        begin_ns = max(self.now_ns, host_free_ns)
+        prepared = self.prepared(work, begin_ns)
+        self.host_free_ns = begin_ns + prepared.total_ns()
+        self.end_ns = max(busy_ns, self.host_free_ns) + device_ns
+        straggling = 0
+        if len(spec.ranks) > 1 and spec.host:
+            straggling = prepared.collective_sync - math.ceil(spec.host.barrier_ns)
         kv_used = spec.blocks - model.free
         running, waiting = len(model.running), len(model.waiting)
         recomputed = sum(
             max(0, min(r.with_kv + tokens, r.most_with_kv) - r.with_kv) for r, tokens in batch.items()
         )
-        duration_ns = prepared.total_ns() + device_ns
-        first, finished = self.emit(self.now_ns + duration_ns)
+        if spec.async_scheduling:
+            model.retire()
+        first, finished = self.emit(self.end_ns)
         model._check_books()
         return OracleStep(
             self.now_ns,
-            duration_ns,
+            self.end_ns - self.now_ns,
             running,
             waiting,
             sum(batch.values()) - len(decodes),
@@ -277,7 +403,7 @@ class _Step:
             self.preempted,
             self.denied,
             recomputed,
-            work.restore_bytes + work.input_bytes,
+            work.restore_bytes + work.input_bytes if spec.host else 0,
             prepared.kv_restore + prepared.input_copy + straggling,
             self.loads,
             int(eager),
@@ -288,14 +414,48 @@ class _Step:
             finished,
         )
 
+    def device_us(self, decodes: list[OracleRequest], prefills: list[OracleRequest], eager: bool) -> float:
+        """The predictor's time of this batch, without the host's."""
+        batch, step = self.batch, self.spec.step
+        tokens = sum(batch.values())
+        emitting = sum(tokens == r.without_kv for r, tokens in batch.items())
+        chunks = [(batch[r], r.with_kv) for r in prefills]
+        kv = [r.with_kv + 1 for r in decodes]
+        if isinstance(step, Profile):
+            us = profile_time_us(
+                step, tokens=tokens, seqs_emitting=emitting, prefill_chunks=chunks, decode_kv=kv
+            )
+            return us + step.eager_us if eager and self.spec.host else us
+        alone = msgspec.structs.replace(step, overhead_us=0.0)
+        return step_time_us(
+            alone,
+            tokens=tokens,
+            seqs_emitting=emitting,
+            prefill_chunks=chunks,
+            decode_kv=kv,
+            eager=eager and self.spec.host is not None,
+        )
+
+    def prepared(self, work: StepWork, start_ns: int) -> Preparation:
+        """The host's part: stage by stage, or one figure, booked as the last stage."""
+        spec = self.spec
+        if spec.host is None:
+            step: StepTime | Profile = spec.step
+            us = step.overhead_us + step.eager_us if work.eager else step.overhead_us
+            none = dict.fromkeys(Preparation.__struct_fields__, 0)
+            return Preparation(**{**none, "launch": int(us * 1000.0 + 0.5)})
+        dipping = len(self.model.running) >= spec.dips_busy_min
+        ranks = spec.ranks if dipping else tuple(Rank(bandwidth=rank.bandwidth) for rank in spec.ranks)
+        return prepare_ns(work, ranks, start_ns, spec.host)
+
     def preparation(self, eager: bool) -> StepWork:
         """What the host has to prepare; a row of the block table is as long as the batch's mean, rounded up."""
         seqs, tokens = len(self.batch), sum(self.batch.values())
-        row = math.ceil(sum(request.blocks for request in self.batch) / seqs)
+        row = math.ceil(sum(len(request.blocks) for request in self.batch) / seqs)
         return StepWork(
             seqs=seqs,
             new_tokens=tokens,
-            kv_blocks=self.new_blocks,
+            kv_blocks=sum(self.fresh[request] for request in self.batch),
             input_bytes=step_input_bytes(seqs, tokens, row),
             restore_bytes=self.loads * self.spec.adapter_bytes,
             restore_copies=self.loads * self.spec.adapter_copies,
@@ -319,7 +479,69 @@ class _Step:
             if request.generated == request.output:
                 request.last_token_ns = end_ns
                 finished.append(request.name)
-                model.running.remove(request)
-                model._release(request)
-                del model.requests[request.name]
+                request.ending = self.spec.async_scheduling
+                if not request.ending:
+                    model.running.remove(request)
+                    model.leave(request)
         return first, finished
+
+
+class Replayed(NamedTuple):
+    """One request of a `replay`, ns."""
+
+    scheduled_ns: int
+    first_token_ns: int
+    last_token_ns: int
+    preemptions: int
+
+
+def replay(
+    spec: EngineSpec,
+    queued_ns: Sequence[int],
+    prompts: Sequence[int],
+    outputs: Sequence[int],
+    adapters: Sequence[int],
+    priorities: Sequence[int],
+    prefixes: Sequence[Sequence[int]],
+    noise: Sequence[float] = (1.0,),
+) -> tuple[list[Replayed | None], int, int]:
+    """`model.simulate` in plain Python from the queue on: what became of each request, steps, and the end of the last.
+
+    Two steps may be under way: the one that runs and the one scheduled behind it.  With asynchronous
+    scheduling the next is scheduled as soon as the running one is the only one; otherwise when none is.
+    """
+    model = OracleModel(spec)
+    count = len(queued_ns)
+    seen: list[OracleRequest | None] = [None] * count
+    now_ns = busy_ns = host_free_ns = steps = arrived = 0
+    while arrived < count or model.requests:
+        if not model.requests:
+            now_ns = max(now_ns, queued_ns[arrived])
+        while arrived < count and queued_ns[arrived] <= now_ns:
+            i = arrived
+            if model.add(i, prompts[i], outputs[i], adapters[i], priorities[i], prefixes[i]):
+                seen[i] = model.requests[i]
+            arrived += 1
+        if not model.requests:
+            continue
+        step = _Step(model, now_ns, noise[steps % len(noise)])
+        step.schedule()
+        if not step.batch:
+            if not step.preempted and not any(request.ending for request in model.running):
+                raise BugError(
+                    f"nothing is under way at {now_ns} ns, and a step with work to do schedules nothing"
+                )
+            model.retire()
+            now_ns = max(now_ns, busy_ns)
+            continue
+        step.finish(host_free_ns, busy_ns)
+        now_ns = max(now_ns, busy_ns) if spec.async_scheduling else step.end_ns
+        busy_ns, host_free_ns = step.end_ns, step.host_free_ns
+        steps += 1
+    return [_outcome(request) for request in seen], steps, busy_ns
+
+
+def _outcome(request: OracleRequest | None) -> Replayed | None:
+    if request is None:
+        return None
+    return Replayed(request.scheduled_ns, request.first_token_ns, request.last_token_ns, request.preemptions)

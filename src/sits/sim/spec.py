@@ -7,11 +7,16 @@ configuration is the business of predictors and of `wire`.
 Deliberately absent: anything about requests; and anything that changes while the engine runs.
 """
 
+from typing import Literal
+
 import msgspec
 
 from sits.core.errors import ConfigError
 from sits.predict.prepare import DEFAULT_COSTS, HostCosts, Rank
+from sits.predict.profile import Profile
 from sits.predict.steptime import StepTime
+
+Order = Literal["fcfs", "priority"]
 
 
 def _check(field: str, value: float, least: int) -> None:
@@ -40,8 +45,8 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One replica.
 
     Attributes:
-        step: step-time figures.  Its `overhead_us` is not used, because `host` states the same time stage by
-            stage; its `noise_cv` only when a noise stream is asked for.
+        step: step-time figures, or a profile's tables.  `overhead_us` is used only without `host`, which states the
+            same time stage by stage; `noise_cv` only when a noise stream is asked for.
         ranks: the host links of its GPUs; the number of them is the tensor-parallel degree, the first is the one
             observed.
         dips_busy_min: the links dip only in steps with at least this many running requests.
@@ -53,14 +58,20 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
         graph_seqs_max: largest captured decode batch; a step with prefill or more sequences runs eager.
         lora_slots: adapters the device holds at a time; 0 = adapters are refused.
         adapter_bytes, adapter_copies: what each rank copies to load one adapter, and in how many copies.
-        host: costs of the preparation chain; front: costs before the scheduler.
+        order: who is admitted first and preempted last: by arrival, or by priority (lower first) and then arrival.
+        prefix_caching: full blocks stay findable when they are freed, until they are taken for something else
+            (least recently freed first; of one request, its last blocks first).  For whole traces only.
+        async_scheduling: a step is scheduled while the one before it runs, on what was known when that one began, and
+            its host time is hidden behind it.  For whole traces only.
+        host: costs of the preparation chain; None = the step's `overhead_us`, and `eager_us` when it runs eager.
+        front: costs before the scheduler.
 
     Raises:
         ConfigError: a value the scheduler cannot work with.
 
     """
 
-    step: StepTime
+    step: StepTime | Profile
     ranks: tuple[Rank, ...]
     dips_busy_min: int = 0
     block_size: int = 16
@@ -74,7 +85,10 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     lora_slots: int = 0
     adapter_bytes: int = 0
     adapter_copies: int = 1
-    host: HostCosts = DEFAULT_COSTS
+    order: Order = "fcfs"
+    prefix_caching: bool = False
+    async_scheduling: bool = False
+    host: HostCosts | None = DEFAULT_COSTS
     front: FrontEnd = FrontEnd()
 
     def __post_init__(self) -> None:
