@@ -1,7 +1,7 @@
 # Two commands matter: `make demo` and `make test`.  Each sets up what it needs on a fresh machine.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check tiny bench bench-gateway size picture lock clean
+.PHONY: help demo test check tiny soak bench bench-gateway size picture lock clean
 SHELL := /bin/bash
 
 PY := .venv/bin/python
@@ -27,6 +27,9 @@ check: .venv/.ready-dev ## lint, format, types, import floors, tidiness
 tiny: .venv/.ready-dev ## the quick tests only
 	$(PY) -m pytest -x -m "not slow and not browser"
 
+soak: .venv/.ready-soak ## the long versions: 10^6 cases, games, fuzzing, hostile clients; see CONTRIBUTING.md
+	tests/soak/all $(SOAK)
+
 bench: .venv/.ready-dev ## measurements; ratios within one run, for machines are noisy
 	@shopt -s nullglob; for file in benchmarks/bench_*.py; do echo "== $$file"; $(PY) "$$file" || exit 1; done
 
@@ -44,6 +47,7 @@ lock: ## renew uv.lock and its hashed exports (needs uv)
 	uv lock
 	uv export --quiet --frozen --no-emit-project --no-dev --format requirements-txt --output-file requirements.lock
 	uv export --quiet --frozen --no-emit-project --format requirements-txt --output-file requirements-dev.lock
+	uv export --quiet --frozen --no-emit-project --only-group soak --format requirements-txt --output-file requirements-soak.lock
 
 clean: ## back to a fresh checkout
 	rm -rf .venv out dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis
@@ -54,3 +58,6 @@ clean: ## back to a fresh checkout
 
 .venv/.ready-dev: $(LOCKS)
 	tools/bootstrap dev
+
+.venv/.ready-soak: $(LOCKS) requirements-soak.lock
+	tools/bootstrap soak

@@ -17,8 +17,8 @@ VERSIONS = [*[b"HTTP/1.1"] * 10, b"HTTP/1.0", b"HTTP/1.2", b"HTTP/2.0", b"http/1
 _ODD_REASON = re.compile(rb"HTTP/1\.1 +\d\d\d [^\r\n]*[\x00\x0b\x0c]")
 """A reason h11 does not like, and we do not read; the first line's is taken away before, others' are behind announcements."""
 
-_AFTER_ANNOUNCEMENT = re.compile(rb"\A(HTTP/1\.1 +1\d\d [^\r\n]*\r\n(?:[^\r\n]+\r\n)*\r\n)[\r\n]+")
-"""Empty lines between an announcement and the answer."""
+_AFTER_ANNOUNCEMENT = re.compile(rb"\A((?:HTTP/1\.1 +1\d\d [^\r\n]*\r\n(?:[^\r\n]+\r\n)*\r\n)+)[\r\n]+")
+"""Empty lines behind announcements."""
 
 _OTHER_VERSION = re.compile(rb"HTTP/(?!1\.1)")
 _REASON = re.compile(rb"\A(HTTP/\d\.\d) +(\d{3}) [^\r\n]*")
@@ -103,7 +103,9 @@ def theirs(text):
     )
     connection.send(h11.Request(method="POST", target="/", headers=[("Host", "h"), ("Content-Length", "0")]))
     connection.send(h11.EndOfMessage())
-    text = _AFTER_ANNOUNCEMENT.sub(rb"\1", text.lstrip(b"\r\n"), count=1)
+    text, more = text.lstrip(b"\r\n"), 1
+    while more:
+        text, more = _AFTER_ANNOUNCEMENT.subn(rb"\1", text)
     connection.receive_data(_REASON.sub(rb"\1 \2 X", text, count=1))
     try:
         while type(event := connection.next_event()) is not h11.EndOfMessage:

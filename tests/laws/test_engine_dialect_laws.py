@@ -1,10 +1,14 @@
 """Laws of the two dialects: a translation keeps the meaning and is what the other side's makers accept; a stream tells what
-the whole answer does; the cut decides nothing."""
+the whole answer does; the cut decides nothing.
+
+With SITS_SOAK=1 there are 20,000 cases of each.
+"""
 
 import itertools
 import json
 import os
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +21,9 @@ from sits.engine.dialect.ask_anthropic import to_messages
 from sits.engine.dialect.ask_openai import to_chat
 from sits.engine.dialect.messages_reader import MessagesReader
 
-CASES = settings(max_examples=int(os.environ.get("SITS_LAW_CASES", "50")))
+SOAK = os.environ.get("SITS_SOAK") == "1"
+CASES = settings(max_examples=20_000 if SOAK else 50)
+pytestmark = pytest.mark.timeout(14_400 if SOAK else 120)
 CUTS = st.lists(st.integers(0, 10_000), max_size=12)
 
 

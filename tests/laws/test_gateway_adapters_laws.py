@@ -1,7 +1,7 @@
 """Whatever engines do and in whatever order: what is routed was proven, what answers is what was asked for.
 
 An engine here restarts, forgets, lies, falls silent and is slow, while requests come and go.  Every view the keeper publishes and
-every request's answer is held against the truth that only the engine knows.
+every request's answer is held against the truth that only the engine knows.  With SITS_SOAK=1 there are fifty times as many cases.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import contextlib
 import os
 
 import msgspec
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +21,9 @@ from sits.core.units import MS, SECOND
 from sits.gateway.adapters.desk import Desk
 from sits.sim.loop import run_virtual
 
-CASES = int(os.environ.get("SITS_ADAPTER_CASES", "60"))
+SOAK = os.environ.get("SITS_SOAK") == "1"
+CASES = 3000 if SOAK else 60
+pytestmark = pytest.mark.timeout(14_400 if SOAK else 120)
 
 ENGINES = ("e0", "e1")
 NAMES = ("a", "b", "c")

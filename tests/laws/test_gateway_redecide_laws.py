@@ -1,7 +1,12 @@
-"""What was decided live is decided again from its record, bit for bit, whatever happened around it."""
+"""What was decided live is decided again from its record, bit for bit, whatever happened around it.
+
+With SITS_SOAK=1 there are 10^6 decisions.
+"""
 
 import asyncio
+import os
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +18,10 @@ from sits.core.timeline import Timeline
 from sits.gateway.pipeline import Gateway
 from sits.gateway.redecide import Redecider, as_recorded
 from sits.sim.loop import run_virtual
+
+SOAK = os.environ.get("SITS_SOAK") == "1"
+CASES = 100_000 if SOAK else 60
+"""Of some ten decisions each."""
 
 MODELS = ("m", "n", "m-next")
 
@@ -90,7 +99,8 @@ def fleet_of(engines, kind, prefix, most):
     )
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.timeout(14_400 if SOAK else 120)
+@settings(max_examples=CASES, deadline=None)
 @given(
     ENGINES,
     ASKED,
