@@ -49,7 +49,7 @@ def test_many_exponential_servers_have_their_known_tail(servers, busy):
         both = (slow * math.exp(-fast * t) - fast * math.exp(-slow * t)) / (slow - fast)
         return (1 - gone) * math.exp(-fast * t) + gone * both
 
-    assert above(found.p99_ns / 1e9) == pytest.approx(0.01, rel=0.01)
+    assert above(found.p99_ns / 1e9) == pytest.approx(0.01, rel=0.02)
     assert found.waits == pytest.approx(gone)
 
 
