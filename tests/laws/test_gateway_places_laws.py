@@ -286,3 +286,14 @@ def test_easing_in_is_monotone_and_bounded(age_ns):
     share = eased(10 * SECOND, 10 * SECOND + age_ns)
     assert LOWEST <= share <= 1.0
     assert share <= eased(10 * SECOND, 10 * SECOND + age_ns + MS)
+
+
+def test_what_many_requests_met_together_is_counted_once_and_once_for_each_tenant():
+    _, (one, _) = fleet()
+    for code in ("engine_unreachable", "engine_died"):
+        error = EngineError("no", code=code)
+        error.counted = set()
+        for i in range(4 * BREAKER_FAILURES):
+            one.failed(one.by_id["a"], error, SECOND, model="m", tenant=f"t{i % 2}")
+    assert healthy(one, SECOND + 5 * MS)
+    assert {key: trips["a"].failures for key, trips in one.trips.items()} == {("m", "t0"): 1, ("m", "t1"): 1}

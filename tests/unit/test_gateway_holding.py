@@ -13,6 +13,7 @@ from sits.core.units import MS
 from sits.gateway.endpoints import PARSERS
 from sits.gateway.holding import PAUSE_NS, REFUSALS_MOST
 from sits.gateway.metrics import page
+from sits.gateway.places import BREAKER_FAILURES
 from sits.sim.loop import run_virtual
 
 FIXED = Window(kind="fixed", base=20 * MS, max_batch=8)
@@ -242,6 +243,18 @@ async def test_a_call_that_fails_is_tried_elsewhere_by_each_for_itself(world):
     assert [reply.vectors for reply, _ in answers] == [[vector_of(f"t{i}")] for i in range(4)]
     assert len(bad.calls) == 1
     house.check()
+
+
+@virtual
+async def test_a_call_that_fails_is_one_failure_to_breakers_however_many_shared_it(world):
+    bad = Embedder("a", fails=EngineError("died", code="engine_died"))
+    house = EmbeddingHouse(world, bad, Embedder("b"), window=FIXED)
+    places = house.gateway.places
+    for calls in range(1, BREAKER_FAILURES + 1):
+        assert not any(places.closed_to(*key, world.now_ns()) for key in places.trips)
+        while len(bad.calls) < calls:  # in turns with the other engine
+            await asyncio.gather(*(house.ask(f"t{i}") for i in range(4)))
+    assert any(places.closed_to(*key, world.now_ns()) == ("a",) for key in places.trips)
 
 
 @virtual

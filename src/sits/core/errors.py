@@ -151,10 +151,14 @@ class RateLimitError(CapacityError):
 
 
 class EngineError(SitsError):
-    """The engine behind us failed, died or answered garbage."""
+    """The engine behind us failed, died or answered garbage.
+
+    `counted`: where several requests meet one failure, the same set in the error of each: against whom it has been counted.
+    """
 
     status = 502
     kind = "engine_error"
+    counted: set[object] | None = None
 
 
 class EngineTimeoutError(EngineError):

@@ -4,7 +4,8 @@ The first member that is forwarded sends it; each gets its share as one chunk, w
 
 Rules:
 - Who leaves takes only itself away: the request goes on for the others, and is given up when all have left.
-- An engine that fails, fails for all, and each is tried again by itself, as ever.  An answer that says a request is wrong (400,
+- An engine that fails, fails for all, and each is tried again by itself, as ever; to breakers it is one failure.
+- An answer that says a request is wrong (400,
   413, 422), or that cannot be shared out, is nobody's: each member is then sent by itself to the same engine, so that
   one request too long spoils no other.  Any other refusal holds for all alike.
 - The engine sees the headers of the first member (id, trace).
@@ -78,6 +79,7 @@ class Joint:
         self._timeline = Timeline()
         self._parts: list[Chunk] | None = None
         self._error: BaseException | None = None
+        self._counted: set[object] = set()
         self._over = False
         self._waiters: list[Waiter] = []
         self._strand: Strand | None = None
@@ -103,7 +105,9 @@ class Joint:
             self._waiters.append(waiter)
             await waiter
         if isinstance(self._error, EngineError):
-            raise type(self._error)(self._error.message, code=self._error.code)
+            error = type(self._error)(self._error.message, code=self._error.code)
+            error.counted = self._counted
+            raise error
         return self._parts
 
     def leave(self) -> None:

@@ -294,7 +294,12 @@ class Places:
     def failed(
         self, replica: Replica, error: EngineError, now_ns: int, model: str = "", tenant: str = ""
     ) -> None:
-        """The engine failed; opens a breaker when its connection failed too often in a row."""
+        """The engine failed; opens a breaker when its connection failed too often in a row.  A failure of many requests is one."""
+        if error.counted is not None:
+            whom = UNREACHABLE if error.code == UNREACHABLE else (model, tenant)
+            if whom in error.counted:
+                return
+            error.counted.add(whom)
         if error.code == UNREACHABLE:
             self._unreachable(replica, now_ns)
         elif error.code in BREAKER_CODES:
