@@ -301,6 +301,19 @@ def test_a_new_window_begins_without_a_wait():
     play(scene)
 
 
+def test_windows_of_callers_who_come_now_and_then_are_forgotten():
+    async def scene(gateways, world):
+        quotas = gateways.quotas(Quota(name="q", each=("key",), tokens=100_000, per="10s"))
+        for i in range(60):
+            caller = Caller(tenant="acme", key_id=f"k{i % 20}")
+            assert (await ask(quotas, world, f"r{i}", 50, 50, caller=caller)).outcome == "reserved"
+            quotas.settle(f"r{i}", 50, 20)
+            await asyncio.sleep(7)
+        assert len(quotas.book.lines) <= 3, "one for each key and window were 60"
+
+    play(scene)
+
+
 def test_a_limit_is_fresh_in_the_next_window():
     async def scene(gateways, world):
         quotas = gateways.quotas(Quota(name="q", tokens=100, per="1m"))

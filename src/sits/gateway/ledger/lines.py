@@ -1,7 +1,7 @@
 """All lines of one process: which window is the current one, what to ask the authority, and what it answered.
 
 Rules: a line lives as long as its window, so its totals go on growing; one that holds nothing and has nothing to tell is only
-parked, and costs nothing a report.  The next window's lease is asked for before it begins, where the present one is in use.  The
+parked, and costs nothing a report; when its window is over it is forgotten.  The next window's lease is asked for before it begins, where the present one is in use.  The
 window is judged by the authority's wall clock (its answers tell it), so gateways whose clocks differ charge the same one; a lease
 runs out by this process's own monotonic clock, counted from before it was asked for.
 
@@ -9,6 +9,7 @@ Deliberately absent: requests (gateway.ledger.book), sending and waiting (gatewa
 """
 
 from collections.abc import Sequence
+from itertools import islice
 
 from sits.core.caller import Caller
 from sits.core.units import SECOND
@@ -16,6 +17,9 @@ from sits.gateway.ledger.line import Line, Slot, Slots
 from sits.gateway.ledger.messages import LINES_MAX, LeaseAsk, LeaseGrant
 from sits.policy.lease import FORGET_NS, AskLine
 from sits.policy.quota import Meter, account
+
+SWEPT, SWEPT_SHARE = 256, 64
+"""Of the parked lines so many, or such a part of them if that is more, are looked at each report: are they over?"""
 
 BALANCES_MAX = 65_536
 """Lines one process keeps; what needs another one then is refused."""
@@ -39,6 +43,7 @@ class Lines:
         self.more = False
         self._lines: dict[tuple[str, int], Line] = {}
         self._active: dict[Line, None] = {}
+        self._parked: dict[Line, None] = {}
         self._renew_ns = SECOND
         self._lives = 0
         self._closing = False
@@ -62,7 +67,7 @@ class Lines:
         line = self._line(meter, slot.account, meter.window(now_ns + self.offset_ns), now_ns)
         if line is not None:
             slot.line = line
-            self._active[line] = None
+            self._activate(line)
             if line.meter is not meter:
                 line.measure(meter)
         return line
@@ -70,7 +75,7 @@ class Lines:
     def reopen(self, line: Line) -> Line:
         """The line to charge where something is added to one that may be parked, or gone."""
         line = self._lines.setdefault((line.account, line.window), line)
-        self._active[line] = None
+        self._activate(line)
         return line
 
     def ask(self, now_ns: int) -> LeaseAsk | None:
@@ -89,6 +94,7 @@ class Lines:
             elif line.settled and not line.hungry:
                 self._park(line, over=now_ns >= ends_ns)
         self.more = len(told) == LINES_MAX
+        self._sweep(now_ns)
         return LeaseAsk(self.holder, now_ns, tuple(told)) if told else None
 
     def hear(self, grant: LeaseGrant, now_ns: int) -> list[Line]:
@@ -109,7 +115,11 @@ class Lines:
         """Treat every window as over from now on: this process is about to end."""
         self._closing = True
         for line in self._lines.values():
-            self._active[line] = None
+            self._activate(line)
+
+    def _activate(self, line: Line) -> None:
+        self._active[line] = None
+        self._parked.pop(line, None)
 
     def _line(self, meter: Meter, account: str, window: int, since_ns: int) -> Line | None:
         line = self._lines.get((account, window))
@@ -141,3 +151,15 @@ class Lines:
         del self._active[line]
         if over:
             del self._lines[line.account, line.window]
+        else:
+            self._parked[line] = None
+
+    def _sweep(self, now_ns: int) -> None:
+        """Forget some of the parked lines whose windows are over; those not looked at have their turn next."""
+        parked = self._parked
+        for line in list(islice(parked, max(SWEPT, len(parked) // SWEPT_SHARE))):
+            del parked[line]
+            if now_ns >= self._ends_ns(line):
+                del self._lines[line.account, line.window]
+            else:
+                parked[line] = None
