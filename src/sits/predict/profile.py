@@ -14,10 +14,19 @@ far such a table can be trusted, and both are done when it is loaded:
   0.5 to 5 times the sum of its parts (median 1.2 to 1.4), so an empty cell is *not* that sum: the ratio to it is
   interpolated from measured neighbours (log axes; along decode KV, then prefill KV, then chunk).
 - The grid holds batches of equal KV lengths.  `skew` is the share of the way from "all have the mean" to "all have
-  the maximum" that unequal batches cost, pooled over the profiler's own pure-decode batches of unequal lengths.
+  the maximum" that unequal batches cost: the least-squares slope over the profiler's own unequal batches of decodes.  Those with
+  prefill are left out: half their sequences being four times as long as the others, they say two to three times as much,
+  and real batches, which have all lengths, do not bear it out.
 
-Host time is in no such table.  `overhead_us` and `eager_us` are the host's time for a step, and what a step that holds prefill costs
-it more, because no captured graph fits; both are zero unless you give them.
+Host time is in no such table.  `overhead_us` is the host's time for a step, and `eager_us` what a step that runs eager costs it more (one
+that holds prefill: no captured graph fits); both are zero unless you give them.  With asynchronous scheduling they
+delay a step only as far as they outlast the one before.
+
+>>> profile = Profile(source="example", layers=1, dense_tokens=(0.0, 100.0), dense_us=(10.0, 110.0),
+...     head_seqs=(1.0, 9.0), head_us=(5.0, 5.0), axes=((0.0, 100.0), (0.0, 9.0), (0.0, 10.0), (0.0, 1000.0)),
+...     attention_us=np.arange(16.0).reshape(2, 2, 2, 2), skew=0.5)
+>>> profile.step_us(0, 10, 500), profile.step_us(0, 10, 500, context_max=1000), profile.step_us(50, 10, 500)
+(27.5, 27.75, 85.5)
 
 Sources: LLMServingSim 2 (MIT), `profiler/perf`, for the tables and the skew term.
 
@@ -318,8 +327,9 @@ def _fill(rows: Floats, axis: Floats) -> None:
 
 
 def _skew(table: dict[str, NDArray[Any]]) -> float:
-    """Extra time of unequal batches as a share of what equal batches of the longest would cost more; pooled."""
+    """Extra time of unequal batches as a share of what equal batches of the longest would cost more: least squares."""
     regime, mean, longest, real = _columns(table, "skew", ("regime", "t_mean_us", "t_max_us", "t_skew_us"))
     pure = regime == "pure"
-    span = float((longest[pure] - mean[pure]).sum())
-    return max(0.0, float((real[pure] - mean[pure]).sum()) / span) if span > 0 else 0.0
+    span, extra = longest[pure] - mean[pure], real[pure] - mean[pure]
+    squares = float((span**2).sum())
+    return max(0.0, float((span * extra).sum()) / squares) if squares > 0 else 0.0
