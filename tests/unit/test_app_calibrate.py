@@ -188,3 +188,57 @@ def test_what_is_wrong_is_told_in_one_line_with_the_way_out(tmp_path, capsys, na
     assert code == 2
     assert text in told
     assert "Traceback" not in told
+
+
+def tables(folder):
+    """Layer tables of a made-up GPU, one layer: 1 us a token, attention by what it reads."""
+    (folder / "dense.csv").write_text("layer,tokens,time_us\nmlp,1,10\nmlp,1000,1009\n")
+    (folder / "per_sequence.csv").write_text("layer,sequences,time_us\nlm_head,1,5\nlm_head,64,5\n")
+    cells = [
+        f"{chunk},{before},{decodes},{kv},{chunk * 0.1 + before * 0.001 + decodes * kv * 0.001:.4f}"
+        for chunk in (0, 64, 512)
+        for before in (0, 256)
+        for decodes in (0, 1, 16)
+        for kv in (0, 64, 2048)
+    ]
+    (folder / "attention.csv").write_text(
+        "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n" + "\n".join(cells)
+    )
+    return folder
+
+
+LIMITS = [
+    part
+    for limit in ("blocks=1000", "block_size=16", "max_num_seqs=8", "max_num_batched_tokens=512")
+    for part in ("--set", limit)
+]
+
+
+def test_a_profile_is_asked_the_same_way(tmp_path):
+    path = tmp_path / "asked.csv"
+    path.write_text("id,arrival_time,input_toks,output_toks\na,0,100,5\nb,0.001,100,5\n")
+    code, told = sitsctl(
+        "predict", "--profile", tables(tmp_path), "--layers", 1, *LIMITS, "--requests", path, "--json"
+    )
+    assert code == 0
+    told = json.loads(told)
+    assert told["engine"]["limits"]["blocks"]["value"] == 1000
+    assert [row["id"] for row in told["requests"]] == ["a", "b"]
+    assert 0 < told["requests"][0]["ttft_ms"] < told["requests"][0]["e2e_ms"]
+    assert told["quantiles"]["ttft_ms"]["low"] == {}
+    assert any("front end" in text for text in told["runs"][0]["assumed"])
+
+
+@pytest.mark.parametrize(
+    ("missing", "text"), [("--layers", "how many layers"), ("block_size=16", "does not say block_size")]
+)
+def test_a_profile_is_refused_while_something_is_not_told(tmp_path, capsys, missing, text):
+    path = tmp_path / "asked.jsonl"
+    path.write_text(json.dumps({"arrival": 0, "prompt_tokens": 5, "output_tokens": 8}))
+    arguments = ["--layers", "1", *LIMITS]
+    place = arguments.index(missing)
+    first = place if missing == "--layers" else place - 1
+    del arguments[first : first + 2]
+    code, _ = sitsctl("predict", "--profile", tables(tmp_path), *arguments, "--requests", path)
+    assert code == 2
+    assert text in capsys.readouterr().err

@@ -73,7 +73,7 @@ def calibrate(
     from sits.bench.recording import read_recording  # noqa: PLC0415
 
     prepare(out.absolute().parent)
-    limits = _given(given)
+    limits = given_limits(given)
     recording = _chosen(read_recording(folder), runs)
     with Progress(quiet=quiet) as progress:
         fitted = functools.partial(fit, given=limits, half_life=half_life, seed=seed)
@@ -104,7 +104,8 @@ def _chosen(recording: Any, names: tuple[str, ...]) -> Any:
     return recording.only(set(names))
 
 
-def _given(pairs: tuple[str, ...]) -> "dict[str, Limit]":
+def given_limits(pairs: tuple[str, ...]) -> "dict[str, Limit]":
+    """Limits given by hand as `name=number`."""
     from sits.core.errors import ConfigError  # noqa: PLC0415
     from sits.predict.fit_limits import Limit  # noqa: PLC0415
 

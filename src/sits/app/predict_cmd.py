@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from sits.bench.predictions import Predicted
+    from sits.bench.predictions import Predicted, Quantiles
 
 _text = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -40,8 +40,33 @@ class _Time(click.ParamType):
     "--model", type=click.Path(path_type=Path), default=None, help="A model that `sitsctl calibrate` made."
 )
 @click.option(
+    "--profile", type=click.Path(path_type=Path), default=None, metavar="PATH",
+    help="Layer tables of a GPU: what their names have in common, before __dense and its sisters.",
+)  # fmt: skip
+@click.option(
+    "--layers",
+    type=click.IntRange(min=1),
+    default=None,
+    help="Layers of the profile's model (num_hidden_layers).",
+)
+@click.option(
+    "--set", "given", multiple=True, metavar="NAME=N",
+    help="A limit of the profile's engine (blocks, block_size, max_num_seqs, max_num_batched_tokens): all four.",
+)  # fmt: skip
+@click.option(
+    "--overhead",
+    type=_Time(),
+    default=0,
+    help="Host time of a step that a profile does not hold, like 300us.",
+)
+@click.option(
+    "--async-scheduling",
+    is_flag=True,
+    help="The profile's engine schedules a step while the one before runs.",
+)
+@click.option(
     "--requests", required=True, type=click.Path(path_type=Path),
-    help="JSONL, plain or gzipped: arrival, prompt and output tokens of each request.",
+    help="JSONL or CSV, plain or gzipped: arrival, prompt and output tokens of each request.",
 )  # fmt: skip
 @click.option(
     "--run",
@@ -81,45 +106,79 @@ class _Time(click.ParamType):
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 def predict(
-    model: Path | None, requests: Path, runs: tuple[str, ...], loop: str, users: int | None, think: int, prefix_hits: float | None,
+    model: Path | None, profile: Path | None, layers: int | None, given: tuple[str, ...], overhead: int, async_scheduling: bool,
+    requests: Path, runs: tuple[str, ...], loop: str, users: int | None, think: int, prefix_hits: float | None,
     level: float, passes: int, seed: int, as_json: bool, quiet: bool,
 ) -> int:  # fmt: skip
     """Predict time to first token, time per output token and end-to-end time of the requests in a file.
 
-    A request is a line with an arrival (arrival_s, sent, due, timestamp: seconds), prompt_tokens, output_tokens and, where known,
-    cached_tokens, id and run.  Measured times in the file are never looked at.
+    A request is a line with an arrival (arrival_s, arrival, sent, due, timestamp: seconds), prompt_tokens, output_tokens and, where
+    known, cached_tokens, id and run.  Measured times in the file are never looked at.
     """  # fmt: skip
     from sits.app.output import print_json  # noqa: PLC0415
-    from sits.app.terminal import Progress  # noqa: PLC0415
     from sits.bench.asked import read_asked  # noqa: PLC0415
-    from sits.bench.models import read_model  # noqa: PLC0415
     from sits.bench.predictions import Wanted, document  # noqa: PLC0415
-    from sits.bench.predictions import predict as foresee  # noqa: PLC0415
 
-    if model is None:
-        raise click.UsageError("say which engine: --model model.json (from `sitsctl calibrate`)")
+    _check_wish(model, profile, loop, users)
+    asked = _chosen(read_asked(requests, arrivals=users is None), runs)
+    if profile is not None:
+        about, predictions = _by_profile(profile, layers, given, overhead / 1e3, async_scheduling, asked)
+    else:
+        wanted = Wanted(
+            loop=loop,
+            users=users or 0,
+            think_ms=think / 1e6,
+            passes=passes,
+            seed=seed,
+            prefix_hits=prefix_hits,
+            level=level,
+        )
+        about, predictions = _by_model(model, asked, wanted, quiet)
+    if as_json:
+        print_json(document(about, predictions))
+    else:
+        click.echo("\n".join(_lines(about, predictions)))
+    return 0
+
+
+def _check_wish(model: Path | None, profile: Path | None, loop: str, users: int | None) -> None:
+    if (model is None) == (profile is None):
+        raise click.UsageError(
+            "say which engine: --model model.json (from `sitsctl calibrate`) or --profile PATH, one of both"
+        )
+    if profile is not None and users is not None:
+        raise click.UsageError("a profile is asked about open arrivals; for a closed loop calibrate a model")
     if loop == "closed" and users is None:
         raise click.UsageError("a closed loop needs --users N")
     if loop == "open" and users is not None:
         raise click.UsageError("--users makes a closed loop; leave out --loop open")
-    fitted = read_model(model)
-    asked = _chosen(read_asked(requests, arrivals=users is None), runs)
-    wanted = Wanted(
-        loop=loop,
-        users=users or 0,
-        think_ms=think / 1e6,
-        passes=passes,
-        seed=seed,
-        prefix_hits=prefix_hits,
-        level=level,
-    )
+
+
+def _by_model(
+    path: Path | None, asked: Sequence[Any], wanted: Any, quiet: bool
+) -> "tuple[dict[str, Any], list[Predicted]]":
+    from sits.app.terminal import Progress  # noqa: PLC0415
+    from sits.bench.models import read_model  # noqa: PLC0415
+    from sits.bench.predictions import engine_of, predict  # noqa: PLC0415
+
+    fitted = read_model(path or Path())
     with Progress(quiet=quiet) as progress:
-        predictions = [foresee(fitted, one, wanted, progress) for one in asked]
-    if as_json:
-        print_json(document(fitted, predictions))
-    else:
-        click.echo("\n".join(_lines(fitted, predictions)))
-    return 0
+        return engine_of(fitted), [predict(fitted, one, wanted, progress) for one in asked]
+
+
+def _by_profile(
+    path: Path, layers: int | None, given: tuple[str, ...], overhead_us: float, async_scheduling: bool, asked: Sequence[Any]
+) -> "tuple[dict[str, Any], list[Predicted]]":  # fmt: skip
+    from sits.app.calibrate import given_limits  # noqa: PLC0415
+    from sits.bench.profile_predictions import described, predict_profiled, profiled_engine  # noqa: PLC0415
+
+    if layers is None:
+        raise click.UsageError("no table says how many layers the model has: --layers N (num_hidden_layers)")
+    limits = {name: limit.value for name, limit in given_limits(given).items()}
+    profile, spec = profiled_engine(
+        path, layers, limits, overhead_us=overhead_us, async_scheduling=async_scheduling
+    )
+    return described(profile, spec), [predict_profiled(spec, one) for one in asked]
 
 
 def _chosen(asked: Sequence[Any], runs: tuple[str, ...]) -> list[Any]:
@@ -134,26 +193,34 @@ def _chosen(asked: Sequence[Any], runs: tuple[str, ...]) -> list[Any]:
     return [one for one in asked if not runs or one.run in runs]
 
 
-def _lines(fitted: Any, predictions: "Sequence[Predicted]") -> list[str]:
+def _lines(about: dict[str, Any], predictions: "Sequence[Predicted]") -> list[str]:
     from sits.bench.predictions import DEFINITIONS  # noqa: PLC0415
 
-    lines = [
-        f"engine: {fitted.fitted_on.source}, {fitted.fitted_on.requests:,} requests, {fitted.fitted_on.steps:,} steps"
-    ]
-    if fitted.held_out is not None:
-        held = fitted.held_out.median
-        parts = [
-            f"{metric[:-3].upper()} P50 {row['p50']:.0%}, P99 {row['p99']:.0%}"
-            for metric, row in held.items()
-        ]
-        lines.append(f"error on runs left out of the fit, median: {'; '.join(parts)}")
+    lines = [f"engine: {about['profile']}"] if "profile" in about else _calibrated(about)
     for one in predictions:
         lines += ["", *_run_lines(one)]
     return [*lines, "", *(f"{name}: {text}" for name, text in DEFINITIONS.items())]
 
 
+def _calibrated(about: dict[str, Any]) -> list[str]:
+    on, held = about["fitted_on"], about["held_out"]
+    lines = [f"engine: {on['source']}, {on['requests']:,} requests, {on['steps']:,} steps"]
+    if held:
+        parts = [
+            f"{metric[:-3].upper()} P50 {row['p50']:.0%}, P99 {row['p99']:.0%}"
+            for metric, row in held["median"].items()
+        ]
+        lines.append(f"error on runs left out of the fit, median: {'; '.join(parts)}")
+    return lines
+
+
 def _ms(value: float) -> str:
     return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
+
+
+def _cell(found: "Quantiles", figure: str) -> str:
+    value = _ms(getattr(found, figure))
+    return f"{value} ({_ms(found.low[figure])} to {_ms(found.high[figure])})" if found.low else value
 
 
 def _run_lines(one: "Predicted") -> list[str]:
@@ -164,14 +231,11 @@ def _run_lines(one: "Predicted") -> list[str]:
         f"  {'ms':<9}" + "".join(f"{figure:>28}" for figure in ("mean", "p50", "p90", "p99")),
     ]
     for metric, found in one.quantiles.items():
-        cells = [
-            f"{_ms(getattr(found, f))} ({_ms(found.low[f])} to {_ms(found.high[f])})"
-            for f in ("mean", "p50", "p90", "p99")
-        ]
+        cells = [_cell(found, figure) for figure in ("mean", "p50", "p90", "p99")]
         lines.append(f"  {metric[:-3].upper():<9}" + "".join(f"{cell:>28}" for cell in cells))
-    lines.append(
-        f"  largest batch {one.largest_batch}, KV pool used up to {one.kv_used_most:.0%}, {one.preemptions:.0f} preemptions"
-    )
+    batch = "" if one.largest_batch is None else f"largest batch {one.largest_batch}, "
+    pool = "" if one.kv_used_most is None else f"KV pool used up to {one.kv_used_most:.0%}, "
+    lines.append(f"  {batch}{pool}{one.preemptions:.0f} preemptions")
     if one.arrivals is not None:
         lines.append(f"  arrivals: CV {one.arrivals.cv:.2f}, {one.arrivals.verdict}: {one.arrivals.reason}")
         lines += [

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sits.bench.calibrating import asked_of, calibrate
-from sits.bench.predictions import METRICS, Predicted, Wanted, figures, predict
+from sits.bench.predictions import METRICS, SHARES, Predicted, Wanted, figures, predict
 from sits.bench.recording import Recording, Run
 from sits.core.errors import ConfigError
 from sits.predict.fit_model import FittedEngine, HeldOut
@@ -81,11 +81,11 @@ def compare(predicted: Predicted, run: Run, seed: int = 0) -> list[Compared]:
         if not len(known):
             continue
         real = figures(known)
-        drawn = [figures(_resampled(known, rng)) for _ in range(RESAMPLES)]
+        drawn = _resampled(known, rng)
         quantiles = predicted.quantiles[metric]
         for figure in FIGURES:
             mine = getattr(quantiles, figure)
-            errors = [mine / one[figure] - 1 for one in drawn if one[figure] > 0]
+            errors = mine / drawn[figure] - 1
             compared.append(
                 Compared(
                     run=run.name,
@@ -104,11 +104,13 @@ def compare(predicted: Predicted, run: Run, seed: int = 0) -> list[Compared]:
     return compared
 
 
-def _resampled(values: Floats, rng: np.random.Generator) -> Floats:
-    """Moving blocks, as many values as there are."""
+def _resampled(values: Floats, rng: np.random.Generator) -> dict[str, Floats]:
+    """Each figure of `RESAMPLES` series of moving blocks, as many values as there are."""
     size = max(1, round(len(values) ** (1 / 3)))
-    starts = rng.integers(0, len(values) - size + 1, -(-len(values) // size))
-    return values[(starts[:, None] + np.arange(size)).ravel()[: len(values)]]
+    starts = rng.integers(0, len(values) - size + 1, (RESAMPLES, -(-len(values) // size)))
+    drawn = values[(starts[:, :, None] + np.arange(size)).reshape(RESAMPLES, -1)[:, : len(values)]]
+    quantiles = np.percentile(drawn, [at for _, at in SHARES], axis=1)
+    return {"mean": drawn.mean(axis=1)} | {name: quantiles[i] for i, (name, _) in enumerate(SHARES)}
 
 
 def request_errors(predicted: Predicted, run: Run) -> list[RequestErrors]:

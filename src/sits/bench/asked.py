@@ -1,9 +1,9 @@
-"""What was asked, for a prediction: arrival, prompt and output tokens of each request, read from JSONL, plain or gzipped.
+"""What was asked, for a prediction: arrival, prompt and output tokens of each request, read from JSONL or CSV, plain or gzipped.
 
-    arrival   `arrival_s`, `arrival_ms`, `arrival`, `sent`, `due`, `timestamp`: seconds (but `arrival_ms`), any origin; the first of them in a line counts
-    prompt    `prompt_tokens`, `input_tokens`, `input_length`
-    output    `output_tokens`, `max_tokens`, `output_length`
-    optional  `cached_tokens` (found in the prefix cache), `run` (each run is predicted alone), `id`
+    arrival   `arrival_s`, `arrival_ms`, `arrival`, `arrival_time`, `sent`, `due`, `timestamp`: seconds (but `arrival_ms`), any origin; the first of them in a line counts
+    prompt    `prompt_tokens`, `input_tokens`, `input_length`, `input_toks`, `num_prompt_tokens`
+    output    `output_tokens`, `max_tokens`, `output_length`, `output_toks`, `num_output_tokens`
+    optional  `cached_tokens` (found in the prefix cache), `run` (each run is predicted alone), `id` or `request_id`
 
 A recording's own requests.jsonl can be read as it is.  Rule: nothing measured is looked at.  `first`, `end`, `ttft_ms`, `e2e_ms`, `chunks` and
 `server_metrics` never reach a prediction, because the columns above are the only ones kept.
@@ -19,12 +19,20 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sits.bench.lines import number, objects, whole
+from sits.bench.lines import number, records, whole
 from sits.core.errors import ConfigError
 
-ARRIVAL = {"arrival_s": 1e3, "arrival_ms": 1.0, "arrival": 1e3, "sent": 1e3, "due": 1e3, "timestamp": 1e3}
-PROMPT = ("prompt_tokens", "input_tokens", "input_length")
-OUTPUT = ("output_tokens", "max_tokens", "output_length")
+ARRIVAL = {
+    "arrival_s": 1e3,
+    "arrival_ms": 1.0,
+    "arrival": 1e3,
+    "arrival_time": 1e3,
+    "sent": 1e3,
+    "due": 1e3,
+    "timestamp": 1e3,
+}
+PROMPT = ("prompt_tokens", "input_tokens", "input_length", "input_toks", "num_prompt_tokens")
+OUTPUT = ("output_tokens", "max_tokens", "output_length", "output_toks", "num_output_tokens")
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,13 +64,13 @@ def read_asked(path: Path, *, arrivals: bool = True) -> list[Asked]:
     runs: dict[str, dict[str, tuple[float, int, int, float, int]]] = {}
     failed: dict[str, int] = {}
     told, place = False, 0
-    for where, line in objects(path):
+    for where, line in records(path):
         group = str(line.get("run", ""))
-        if line.get("status", 200) != 200 or line.get("error"):
+        if str(line.get("status", 200)) != "200" or line.get("error"):
             failed[group] = failed.get(group, 0) + 1
             continue
         run = runs.setdefault(group, {})
-        name = str(line.get("id", len(run)))
+        name = str(line.get("id", line.get("request_id", len(run))))
         if name in run:
             raise ConfigError(
                 f"{where}: id {name!r} was there before",

@@ -53,7 +53,7 @@ def calibrate(
     progress("reading the engine's limits")
     found = limits(seen_of(recording), dict(given or {}), prefix_caching)
     weights = run_weights(runs, half_life)
-    logs = [_with_kv(run, found) for run in runs]
+    logs = [steps_of(run, found) for run in runs]
     progress("fitting the step-time law")
     law = with_pauses(fit_steps(logs, weights), logs, [_books(run) for run in runs])
     front = fit_front([_front_times(run, weight) for run, weight in zip(runs, weights, strict=True)])
@@ -71,6 +71,11 @@ def calibrate(
         assumed=tuple(_assumed(runs, found, law)),
     )
     return _with_hops(model, runs, seed, progress)
+
+
+def limits_of(recording: Recording) -> Limits:
+    """The limits as the recording alone tells them."""
+    return limits(seen_of(recording), {})
 
 
 def run_weights(runs: Sequence[Run], half_life: float) -> list[float]:
@@ -97,7 +102,7 @@ def seen_of(recording: Recording) -> Seen:
     )
 
 
-def _with_kv(run: Run, found: Limits) -> StepLog:
+def steps_of(run: Run, found: Limits) -> StepLog:
     """The steps with the KV tokens their decodes read, from the blocks in use: the last block of each request is half full on average."""
     size = found.block_size.value
     log = run.steps

@@ -27,9 +27,9 @@ from sits.bench.asked import Asked
 from sits.core.errors import ConfigError
 from sits.predict.fit_model import FittedEngine
 from sits.predict.fit_steps import StepLaw
-from sits.predict.prepare import HostCosts, Rank
+from sits.sim.forecast import engine
 from sits.sim.model import EngineModel
-from sits.sim.spec import EngineSpec, FrontEnd, refusal
+from sits.sim.spec import EngineSpec, refusal
 
 STRETCH = 400
 Floats = NDArray[np.float64]
@@ -57,23 +57,16 @@ class Pass(NamedTuple):
 
 
 def spec_of(model: FittedEngine) -> EngineSpec:
-    """The engine model's record of a calibrated engine; its host costs are the calibrated pauses, added here and not there."""
+    """The engine model's record of a calibrated engine; the calibrated pauses are added here and not there."""
     limits = model.limits
-    return EngineSpec(
-        step=model.step_time(),
-        ranks=(Rank(bandwidth=1e15),),
+    return engine(
+        model.step_time(),
         blocks=limits.blocks.value,
         block_size=limits.block_size.value,
         max_num_seqs=limits.max_num_seqs.value,
         max_num_batched_tokens=limits.max_num_batched_tokens.value,
-        graph_seqs_max=limits.max_num_seqs.value,
-        host=HostCosts(
-            allocate_ns=0, allocate_ns_per_block=0, build_ns=0, build_ns_per_seq=0, build_ns_per_token=0,
-            input_copies=1, copy_latency_ns=0, choose_ns=0, attention_ns=0, attention_ns_per_seq=0,
-            attention_ns_per_block=0, barrier_ns=0, graph_launch_ns=0, eager_launch_ns=0,
-        ),
-        front=FrontEnd(api_us=0, tokenize_us_per_token=0, enqueue_us=0),
-    )  # fmt: skip
+        prefix_caching=False,
+    )
 
 
 class _Noise:

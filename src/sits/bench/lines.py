@@ -73,6 +73,18 @@ def objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield where, got
 
 
+def records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """`(where, record)` of each line: of a CSV file by its name, with empty cells left out, of JSONL otherwise."""
+    if path.name.removesuffix(".gz").endswith(".csv"):
+        for where, row in rows(path, ()):
+            yield (
+                where,
+                {name: value for name, value in row.items() if name is not None and value not in (None, "")},
+            )
+    else:
+        yield from objects(path)
+
+
 def rows(path: Path, needed: tuple[str, ...]) -> Iterator[tuple[str, dict[str, str]]]:
     """`(where, row)` of each line of a CSV file that has the columns `needed`.
 

@@ -70,8 +70,8 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     span_s: float
     requests_per_s: float
     output_tokens_per_s: float
-    largest_batch: int
-    kv_used_most: float
+    largest_batch: int | None
+    kv_used_most: float | None
     preemptions: float
     passes: int
     assumed: tuple[str, ...]
@@ -139,7 +139,8 @@ def predict(
                 cached_tokens=cached,
             )
         )
-    return _summed(model, asked, loop, plain, drawn, assumed)
+    warnings = told_of(asked, plain) + _beyond(model, asked, plain)
+    return summed(asked, loop, plain, drawn, assumed, warnings)
 
 
 def _loop(model: FittedEngine, asked: Asked, wanted: Wanted) -> tuple[Loop | None, LoopGuess | None]:
@@ -172,14 +173,15 @@ def _cached(
     return np.where(hits, (asked.prompt_tokens - 1) // size * size, 0)
 
 
-def _summed(
-    model: FittedEngine,
+def summed(
     asked: Asked,
     loop: Loop | None,
     plain: Sequence[Pass],
     drawn: Sequence[Pass],
-    assumed: list[str],
+    assumed: Sequence[str],
+    warnings: Sequence[str],
 ) -> Predicted:
+    """Passes summed up; without `drawn` ones nothing is known of ranges."""
     refused = np.isnan(plain[0].e2e_ms)
     span = float(
         np.median([np.nanmax(one.arrival_ms + one.e2e_ms) if not refused.all() else np.nan for one in plain])
@@ -198,12 +200,12 @@ def _summed(
         span_s=span / 1e3,
         requests_per_s=float((~refused).sum() / span * 1e3) if span > 0 else 0.0,
         output_tokens_per_s=float(done / span * 1e3) if span > 0 else 0.0,
-        largest_batch=max(one.largest_batch for one in plain),
-        kv_used_most=max(one.kv_used_most for one in plain),
+        largest_batch=max(one.largest_batch for one in plain) or None,
+        kv_used_most=max(one.kv_used_most for one in plain) or None,
         preemptions=float(np.mean([one.preemptions for one in plain])),
         passes=len(plain),
         assumed=tuple(assumed),
-        warnings=tuple(_warnings(model, asked, plain, int(refused.sum()))),
+        warnings=tuple(warnings),
         arrivals=arrivals,
     )
 
@@ -226,19 +228,31 @@ def figures(values: Floats) -> dict[str, float]:
 
 
 def _quantiles(name: str, plain: Sequence[Pass], drawn: Sequence[Pass]) -> Quantiles:
+    middle = figures(np.concatenate([getattr(one, name) for one in plain]))
     single = [figures(getattr(one, name)) for one in drawn]
     low, high = (
-        {key: float(np.percentile([one[key] for one in single], at)) for key in single[0]} for at in (5, 95)
+        {key: float(np.percentile([one[key] for one in single], at)) for key in middle} if single else {}
+        for at in (5, 95)
     )
-    return Quantiles(**figures(np.concatenate([getattr(one, name) for one in plain])), low=low, high=high)
+    return Quantiles(**middle, low=low, high=high)
 
 
-def _warnings(model: FittedEngine, asked: Asked, plain: Sequence[Pass], refused: int) -> list[str]:
+def told_of(asked: Asked, plain: Sequence[Pass]) -> list[str]:
+    """Warnings that need no calibration: failed and refused requests, and a pool that is full."""
     said = []
     if asked.failed:
         said.append(f"{asked.failed} requests are marked as failed in the file and left out")
+    refused = int(np.isnan(plain[0].e2e_ms).sum())
     if refused:
         said.append(f"{refused} requests can never be served: more KV blocks than the pool has")
+    if sum(one.preemptions for one in plain):
+        said.append("the KV pool is full at times: preemptions decide the tail")
+    return said
+
+
+def _beyond(model: FittedEngine, asked: Asked, plain: Sequence[Pass]) -> list[str]:
+    """Warnings of whatever lies outside of what the model has seen."""
+    said = []
     for name, values, seen in (
         ("prompts", asked.prompt_tokens, model.prompt_tokens),
         ("answers", asked.output_tokens, model.output_tokens),
@@ -255,13 +269,19 @@ def _warnings(model: FittedEngine, asked: Asked, plain: Sequence[Pass], refused:
     ):
         if value > seen.high:
             said.append(f"up to {value} {text}, the model has seen {seen.high:g}: extrapolated")
-    most = max(one.kv_used_most for one in plain)
-    if most > 0.95:
-        said.append(f"the KV pool is full at times ({most:.0%}): preemptions decide the tail")
     return said
 
 
-def document(model: FittedEngine, predictions: Sequence[Predicted]) -> dict[str, Any]:
+def engine_of(model: FittedEngine) -> dict[str, Any]:
+    """What a document says of a calibrated engine."""
+    return {
+        "fitted_on": msgspec.to_builtins(model.fitted_on),
+        "limits": {name: msgspec.to_builtins(getattr(model.limits, name)) for name in LIMITS},
+        "held_out": msgspec.to_builtins(model.held_out),
+    }
+
+
+def document(engine: dict[str, Any], predictions: Sequence[Predicted]) -> dict[str, Any]:
     """All predictions as one JSON-ready object; requests in the order of their file."""
     rows: list[tuple[int, dict[str, Any]]] = []
     for one in predictions:
@@ -281,10 +301,7 @@ def document(model: FittedEngine, predictions: Sequence[Predicted]) -> dict[str,
     return {
         "kind": "sits-prediction",
         "version": 1,
-        "model": {
-            "fitted_on": msgspec.to_builtins(model.fitted_on),
-            "limits": {name: msgspec.to_builtins(getattr(model.limits, name)) for name in LIMITS},
-        },
+        "engine": engine,
         "definitions": DEFINITIONS,
         "quantiles": whole,
         "runs": [_run_document(one) for one in predictions],
@@ -303,7 +320,7 @@ def _run_document(one: Predicted) -> dict[str, Any]:
         "requests_per_s": _number(one.requests_per_s),
         "output_tokens_per_s": _number(one.output_tokens_per_s),
         "largest_batch": one.largest_batch,
-        "kv_used_most": _number(one.kv_used_most),
+        "kv_used_most": None if one.kv_used_most is None else _number(one.kv_used_most),
         "preemptions": one.preemptions,
         "passes": one.passes,
         "assumed": list(one.assumed),

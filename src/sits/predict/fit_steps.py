@@ -154,6 +154,18 @@ def fit_steps(logs: Sequence[StepLog], weights: Sequence[float]) -> StepLaw:
     )
 
 
+def law_ms(law: StepLaw, log: StepLog) -> "Floats":
+    """What the law says of steps at level 1, with the mean of what single steps add."""
+    coefficients = np.array([getattr(law, name) for name in COEFFICIENTS])
+    kinds = [
+        (float(np.mean(kind.factor)), float(np.mean(kind.beyond_ms))) for kind in (law.decode, law.mixed)
+    ]
+    (factor, beyond), (mixed_factor, mixed_beyond) = kinds
+    mixes = log.chunks > 0
+    mean: Floats = _features(log) @ coefficients * np.where(mixes, mixed_factor, factor)
+    return mean + np.where(mixes, mixed_beyond, beyond)
+
+
 def _features(log: StepLog) -> "Floats":
     mixes = (log.chunks > 0).astype(float)
     kv = np.where(np.isfinite(log.kv_tokens), log.kv_tokens, 0.0)

@@ -1,0 +1,93 @@
+"""Predictions for a GPU whose layer tables are known: the same figures as for a calibrated engine, from a profile instead of a recording.
+
+One pass of the compiled simulator, mean times: no noise, no front end, no range.  Everything that decides capacity is told, nothing is guessed;
+what the tables leave out (host time, the way to the engine and back) is said with the result.
+
+Deliberately absent: closed loops, and prefix hits.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sits.bench.asked import Asked
+from sits.bench.foretell import Pass
+from sits.bench.predictions import Predicted, summed, told_of
+from sits.core.errors import ConfigError
+from sits.predict.profile import Profile, load_profile
+from sits.sim.forecast import engine, forecast
+from sits.sim.spec import EngineSpec
+
+LIMITS = ("blocks", "block_size", "max_num_seqs", "max_num_batched_tokens")
+ASSUMED = (
+    "the scheduler of vLLM V1: chunked prefill, first come first served, no sliding window",
+    "mean step times: no stalls, no noise, so tails are those of the load alone",
+    "the front end (HTTP, tokenizing, hops between processes) takes no time; calibrate from logs to have it",
+    "no request shares a prefix with another",
+)
+
+
+def profiled_engine(
+    path: Path,
+    layers: int,
+    limits: Mapping[str, int],
+    *,
+    overhead_us: float = 0.0,
+    async_scheduling: bool = False,
+) -> tuple[Profile, EngineSpec]:
+    """The engine of a profile, with its limits as told.
+
+    Raises:
+        ConfigError: a limit is not told, or the tables cannot be used.
+
+    """
+    missing = [name for name in LIMITS if name not in limits]
+    if missing:
+        raise ConfigError(
+            f"a profile does not say {', '.join(missing)}",
+            field=missing[0],
+            hint=f"take it from the engine's log or metrics: --set {missing[0]}=N",
+        )
+    profile = load_profile(path, layers, overhead_us=overhead_us)
+    return profile, engine(
+        profile,
+        blocks=limits["blocks"],
+        block_size=limits["block_size"],
+        max_num_seqs=limits["max_num_seqs"],
+        max_num_batched_tokens=limits["max_num_batched_tokens"],
+        prefix_caching=True,
+        async_scheduling=async_scheduling,
+    )
+
+
+def predict_profiled(spec: EngineSpec, asked: Asked) -> Predicted:
+    """Predict one run on such an engine."""
+    arrivals = np.round(asked.arrival_ms * 1e6).astype(np.int64)
+    done = forecast(spec, arrivals, asked.prompt_tokens, asked.output_tokens)
+    served = done.e2e_ns >= 0
+    one = Pass(
+        asked.arrival_ms,
+        np.where(served, done.ttft_ns / 1e6, np.nan),
+        done.tpot_ns / 1e6,
+        np.where(served, done.e2e_ns / 1e6, np.nan),
+        np.full(len(asked), np.nan),
+        np.zeros(len(asked), np.int64),
+        0,
+        0.0,
+        int(done.preemptions[done.preemptions > 0].sum()),
+    )
+    return summed(asked, None, [one], [], ASSUMED, told_of(asked, [one]))
+
+
+def described(profile: Profile, spec: EngineSpec) -> dict[str, Any]:
+    """What a document says of such an engine."""
+    return {
+        "profile": profile.source,
+        "limits": {
+            name: {"value": getattr(spec, name), "source": "given by hand", "sure": True} for name in LIMITS
+        },
+        "overhead_us": profile.overhead_us,
+        "async_scheduling": spec.async_scheduling,
+    }
