@@ -2,6 +2,8 @@
 
 import json
 import re
+import shlex
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -148,6 +150,15 @@ def read(path):
 
     with gzip.open(path, "rt") as file:
         return file.readlines()
+
+
+def test_the_commands_of_the_document_are_understood(monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[2])
+    text = Path("docs/calibrate.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    found = [shlex.split(line)[1:] for line in re.findall(r"^sitsctl .+$", text, re.MULTILINE)]
+    assert len(found) >= 4
+    for command, *words in found:
+        cli.commands[command].make_context(command, words)
 
 
 def wrong(tmp_path, name):

@@ -116,3 +116,10 @@ def test_what_is_wrong_is_named(tmp_path, what):
 def test_a_missing_file_is_told(tmp_path):
     with pytest.raises(ConfigError, match="no file"):
         read_asked(tmp_path / "nothing.jsonl")
+
+
+def test_a_recorded_request_without_hits_had_none_and_a_bare_one_is_unknown(tmp_path):
+    recorded = read_asked(wrote(tmp_path / "recorded.jsonl", [line(server_metrics={}), line()]))
+    bare = read_asked(wrote(tmp_path / "bare.jsonl", [line(), line()]))
+    assert recorded[0].cached_tokens.tolist() == [0, 0]
+    assert bare[0].cached_tokens is None

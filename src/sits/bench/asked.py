@@ -5,7 +5,10 @@
     output    `output_tokens`, `max_tokens`, `output_length`, `output_toks`, `num_output_tokens`
     optional  `cached_tokens` (found in the prefix cache), `run` (each run is predicted alone), `id` or `request_id`
 
-A recording's own requests.jsonl can be read as it is.  Rule: nothing measured is looked at.  `first`, `end`, `ttft_ms`, `e2e_ms`, `chunks` and
+A recording's own requests.jsonl can be read as it is.  In a recording, a request without
+`cached_tokens` had none; in a file that never heard of them nobody knows (None).
+
+Rule: nothing measured is looked at.  `first`, `end`, `ttft_ms`, `e2e_ms`, `chunks` and
 `server_metrics` never reach a prediction, because the columns above are the only ones kept.
 
 Deliberately absent: traces of other formats (`bench.traces`).
@@ -33,6 +36,9 @@ ARRIVAL = {
 }
 PROMPT = ("prompt_tokens", "input_tokens", "input_length", "input_toks", "num_prompt_tokens")
 OUTPUT = ("output_tokens", "max_tokens", "output_length", "output_toks", "num_output_tokens")
+
+RECORDED = frozenset({"cached_tokens", "server_metrics", "chunks"})
+"""Who writes one of these writes `cached_tokens` too, wherever there are any."""
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +88,7 @@ def read_asked(path: Path, *, arrivals: bool = True) -> list[Asked]:
         prompt = whole(where, line, _name(where, line, PROMPT), least=1)
         output = whole(where, line, _name(where, line, OUTPUT), least=1)
         cached = number(where, line, "cached_tokens", least=0, default=0.0)
-        told = told or "cached_tokens" in line
+        told = told or not RECORDED.isdisjoint(line)
         run[name] = (arrival, prompt, output, min(cached, prompt - 1.0), place)
         place += 1
     if not any(runs.values()):
