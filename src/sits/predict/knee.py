@@ -37,7 +37,7 @@ LEVEL = 0.95
 MISFIT_MOST = 0.25
 """Relative residual above which the curve is not a description of the points."""
 
-_GRID = 160
+_GRID = 100
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -159,7 +159,7 @@ def _fit(x: Floats, y: Floats) -> Curve:
         loss, a, b = _linear(x, y, grid)
         best = int(np.argmin(loss))
         found = Curve(float(a[best]), float(b[best]), float(grid[best]))
-        grid = np.linspace(grid[max(0, best - 1)], grid[min(len(grid) - 1, best + 1)], _GRID // 4)
+        grid = np.linspace(grid[max(0, best - 1)], grid[min(len(grid) - 1, best + 1)], _GRID // 2)
     return found
 
 

@@ -1,0 +1,100 @@
+"""Fit all-reduce times of published NCCL and vLLM tables; print how good the fits are and write the figures.
+
+Usage: `python tools/fit_collectives.py [DATA]`, where DATA is a folder with the published measurements (default
+`../shared/data/measurements` beside the repository).  Writes `src/sits/predict/collective_figures.py`; the published files themselves do
+not enter the project.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from sits.predict.collective_fit import fit_segments
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT.parent / "shared" / "data" / "measurements"
+FIGURES = ROOT / "src" / "sits" / "predict" / "collective_figures.py"
+TABLES = {
+    "A100-SXM4-80GB": ("a100_sxm__nccl2.27.3", "a100_sxm__vllm0.14.0"),
+    "H100-SXM5-80GB": ("h100_sxm__nccl2.29.2", "h100_sxm__vllm0.14.0"),
+    "H200-SXM": ("h200_sxm__nccl2.29.2", "h200_sxm__vllm0.14.0"),
+}
+CUSTOM_TO = 8 << 20
+"""vLLM's own all-reduce is used for messages up to some MiB; larger rows of its table are NCCL again."""
+
+HEAD = '''"""All-reduce figures of GPUs, written by `tools/fit_collectives.py`; do not edit by hand.
+
+Segments of alpha + bytes / bandwidth; `mape` is the mean absolute relative error of each on its own data.  `nccl` is what NCCL
+takes outside a graph, `custom graph` and `custom eager` are vLLM's kernel inside a captured graph and launched alone.
+
+Sources: ai-dynamo/aiconfigurator 095f58a, aic-core systems data (Apache-2.0): NCCL 2.27.3 on A100, 2.29.2 on H100 and H200,
+vLLM 0.14; its message sizes are elements of 2 bytes.
+"""
+
+from sits.core.errors import ConfigError
+from sits.predict.collective import Measured
+from sits.predict.gpu import Segment
+
+
+def find_measured(gpu: str, ranks: int, kernel: str = "nccl") -> Measured:
+    """The figures of a GPU by any part of its name, case left aside.
+
+    >>> find_measured("h100", 8).mape < 0.05, find_measured("A100", 4, "custom graph").segments[0].alpha_us < 7
+    (True, True)
+
+    Raises:
+        ConfigError: nobody measured that.
+
+    """
+    near = [one for one in FIGURES if gpu.lower() in one.gpu.lower() and one.kernel == kernel]
+    for one in near:
+        if one.ranks == ranks:
+            return one
+    known = ", ".join(sorted({f"{one.gpu} x{one.ranks} {one.kernel}" for one in near or FIGURES}))
+    raise ConfigError(
+        f"no all-reduce figures of {gpu!r} for {ranks} ranks ({kernel})", field="gpu", value=gpu, hint=f"known: {known}"
+    )
+
+
+'''
+
+
+def rows_of(path: Path, keep: Callable[[dict[str, Any]], bool]) -> dict[int, list[tuple[int, float]]]:
+    """(bytes, us) by rank count."""
+    found: dict[int, dict[int, float]] = {}
+    for row in pq.read_table(path).to_pylist():
+        if keep(row):
+            found.setdefault(row["num_gpus"], {})[row["message_size"] * 2] = row["latency"] * 1e3
+    return {ranks: sorted(rows.items()) for ranks, rows in sorted(found.items())}
+
+
+def main(data: Path) -> None:
+    folder = data / "aic_kernel_profiles"
+    lines = []
+    for gpu, (nccl, custom) in TABLES.items():
+        kinds = {
+            "nccl": (nccl + "__nccl_perf", lambda r: r["op_name"] == "all_reduce" and r["nccl_dtype"] == "half", 2),
+            "custom graph": (custom + "__custom_allreduce_perf", lambda r: r["backend"] == "vllm_graph" and r["message_size"] * 2 <= CUSTOM_TO, 3),
+            "custom eager": (custom + "__custom_allreduce_perf", lambda r: r["backend"] == "vllm_eager" and r["message_size"] * 2 <= CUSTOM_TO, 3),
+        }  # fmt: skip
+        for kernel, (name, keep, count) in kinds.items():
+            for ranks, rows in rows_of(folder / f"{name}.parquet", keep).items():
+                sizes, times = zip(*rows, strict=True)
+                segments, error = fit_segments(sizes, times, count)
+                _, one = fit_segments(sizes, times, 1)
+                print(f"{gpu} x{ranks} {kernel}: one line {one:.1%}, {count} segments {error:.1%}")
+                shown = ", ".join(
+                    f"Segment({s.to_bytes:.1f}, {s.alpha_us:.6g}, {s.us_per_byte:.6g})" for s in segments
+                )
+                lines.append(
+                    f'    Measured(gpu="{gpu}", ranks={ranks}, kernel="{kernel}", mape={error:.3g}, '
+                    f"from_bytes={sizes[0]:.1f}, to_bytes={sizes[-1]:.1f}, segments=({shown})),\n"
+                )
+    FIGURES.write_text(HEAD + "FIGURES = (\n" + "".join(lines) + ")  # fmt: skip\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else DATA)
