@@ -98,7 +98,7 @@ class _Time(click.ParamType):
     help="Speed of the machine; 1.1 is 10 % slower.",
 )
 @click.option(
-    "--passes", type=click.IntRange(2, 200), default=16, show_default=True, help="Simulated passes."
+    "--passes", type=click.IntRange(2, 200), default=None, help="Simulated passes.  [default: 4 to 16]"
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
@@ -108,7 +108,7 @@ class _Time(click.ParamType):
 def predict(
     model: Path | None, profile: Path | None, layers: int | None, given: tuple[str, ...], overhead: int, async_scheduling: bool,
     requests: Path, runs: tuple[str, ...], loop: str, users: int | None, think: int, prefix_hits: float | None,
-    level: float, passes: int, seed: int, as_json: bool, quiet: bool,
+    level: float, passes: int | None, seed: int, as_json: bool, quiet: bool,
 ) -> int:  # fmt: skip
     """Predict time to first token, time per output token and end-to-end time of the requests in a file.
 
@@ -128,7 +128,7 @@ def predict(
             loop=loop,
             users=users or 0,
             think_ms=think / 1e6,
-            passes=passes,
+            passes=passes or 0,
             seed=seed,
             prefix_hits=prefix_hits,
             level=level,

@@ -116,7 +116,7 @@ def number(
     >>> number("f:1", {"a": "nan"}, "a")
     Traceback (most recent call last):
         ...
-    sits.core.errors.ConfigError: f:1: a is 'nan' (a finite number)
+    sits.core.errors.ConfigError: a: f:1: a is 'nan' (a finite number)
     """
     value = row.get(name)
     if value is None or value == "":

@@ -36,7 +36,9 @@ DEFINITIONS = {
     "p50..p99": "quantiles over the run's requests (linear between order statistics), all passes together; mean likewise",
     "low, high": "5th to 95th percentile over passes with the machine's speed drawn from its spread while recorded: where one run should lie",
 }
-PASSES, T_MOST = 16, 6.0
+PASSES, PASSES_LEAST, T_MOST = 16, 4, 6.0
+REQUESTS_MANY = 3000
+"""Above so many requests fewer passes do: each says more."""
 Progress = Callable[..., None]
 
 
@@ -80,15 +82,15 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """How to predict: `loop` auto, open or closed (with `users`, `think_ms`), passes, seed, and prefix hits where a file tells none.
+    """How to predict: `loop` auto, open or closed (with `users`, `think_ms`), passes (0: by the number of requests), seed, and prefix hits.
 
-    `prefix_hits` is a share of requests; None takes what the calibration saw.
+    `prefix_hits` is a share of requests, for files that tell none; None takes what the calibration saw.
     """
 
     loop: str = "auto"
     users: int = 0
     think_ms: float = 0.0
-    passes: int = PASSES
+    passes: int = 0
     seed: int = 0
     prefix_hits: float | None = None
     level: float = 1.0
@@ -107,11 +109,12 @@ def predict(
     if asked.cached_tokens is None and model.limits.prefix_caching:
         assumed.append(_prefix_sentence(share, wanted.prefix_hits is None))
     plain, drawn = [], []
+    passes = wanted.passes or passes_for(len(asked))
     # Another run of the same kind: its level is Student's, for spread and mean come from so few runs.
     runs = len(model.steps.levels)
     spreads = np.array([model.steps.level_spread(), model.front.level_spread]) * math.sqrt(1 + 1 / runs)
-    for turn in range(wanted.passes):
-        progress(f"predicting {asked.run or 'the requests'}", turn, wanted.passes)
+    for turn in range(passes):
+        progress(f"predicting {asked.run or 'the requests'}", turn, passes)
         rng = stream_generator(wanted.seed, f"predict/{asked.run}/{turn}")
         cached = _cached(model, asked, share, rng)
         plain.append(
@@ -141,6 +144,15 @@ def predict(
         )
     warnings = told_of(asked, plain) + _beyond(model, asked, plain)
     return summed(asked, loop, plain, drawn, assumed, warnings)
+
+
+def passes_for(requests: int) -> int:
+    """How many passes, unless told.
+
+    >>> [passes_for(n) for n in (1, 3000, 6000, 100_000)]
+    [16, 16, 8, 4]
+    """
+    return max(PASSES_LEAST, min(PASSES, PASSES * REQUESTS_MANY // requests))
 
 
 def _loop(model: FittedEngine, asked: Asked, wanted: Wanted) -> tuple[Loop | None, LoopGuess | None]:
