@@ -178,3 +178,23 @@ def test_repetitions_are_those_of_the_same_running_engine():
     found = repetitions(RECORDINGS / "same_run_repeated.jsonl")
     assert [one.figure for one in found] == ["req_per_s", "ttft_ms_p50", "tpot_ms_p50", "e2e_ms_p50"]
     assert (found[0].runs, found[0].low, found[0].high) == (3, 6.8911, 10.4693)
+
+
+def test_without_the_engines_own_times_the_front_end_is_what_the_median_lacks(closed):
+    """Callers' times alone: no headers, no queue and prefill; the median time to first token is met all the same."""
+    silent = msgspec.structs.replace(
+        closed,
+        runs=tuple(
+            msgspec.structs.replace(
+                run,
+                **{name: np.full(len(run), np.nan) for name in ("headers_ms", "queue_ms", "prefill_ms", "generation_ms")},
+            )
+            for run in closed.runs
+        ),
+    )  # fmt: skip
+    model = calibrate(silent)
+    assert any("not recorded" in text for text in model.assumed)
+    assert model.steps.pause_ms + model.steps.pause_decode_ms > 0
+    rows, _ = transferred(model, silent, passes=3)
+    errors = [abs(row.error) for row in rows if (row.metric, row.figure) == ("ttft_ms", "p50")]
+    assert np.mean(errors) < 0.3

@@ -23,7 +23,7 @@ from sits.core.errors import ConfigError
 from sits.predict.fit_limits import Limit, Limits, Seen, limits
 from sits.predict.fit_model import FittedEngine, FittedOn, PrefixHits, Range
 from sits.predict.fit_steps import RunBooks, StepLaw, StepLog, fit_steps, with_pauses
-from sits.predict.frontend import FrontLaw, FrontTimes, fit_front
+from sits.predict.frontend import NOTHING, FrontLaw, FrontTimes, Outside, fit_front
 from sits.world import stream_generator
 
 Progress = Callable[..., None]
@@ -177,9 +177,10 @@ def _assumed(runs: Sequence[Run], found: Limits, law: StepLaw) -> list[str]:
     said = found.assumed()
     if not any(np.isfinite(run.kv_used).any() for run in runs):
         said.append("the step log tells no KV usage: the cost of KV read by decodes is taken to be none")
-    if not any(np.isfinite(run.headers_ms).any() for run in runs):
+    if not _engine_times(runs):
         said.append(
-            "the recording holds no headers times: nothing is known of the front end, it is taken to need no time"
+            "the engine's own queue and prefill times (server_metrics) or the headers' times are not recorded: the time outside of the engine's core "
+            "is taken to be what the median time to first token lacks in simulation where seats were free, the same for all requests of a load"
         )
     if not law.pause_ms and not law.pause_decode_ms:
         said.append("pauses between steps could not be told from the requests' times: taken to be none")
@@ -200,20 +201,34 @@ def asked_of(run: Run) -> Asked:
 
 
 def _with_hops(model: FittedEngine, runs: Sequence[Run], seed: int, progress: Progress) -> FittedEngine:
-    """The model with `hop_ms` of each busy load: what the median of the unexplained time lacks in simulation."""
-    measured = [run.first_ms - run.queue_ms - run.prefill_ms for run in runs]
-    loads = [_front_times(run, 1.0).in_flight() for run in runs]
-    if model.front.serial_ms == 0.0:
+    """The model with `hop_ms` of each busy load: what the median of the unexplained time lacks in simulation.
+
+    Without the engine's own times it is what the whole time to first token lacks, and only loads that find a seat tell it.
+    """
+    if model.front == NOTHING:
         return model
+    told = _engine_times(runs)
+    measured = [run.first_ms - run.queue_ms - run.prefill_ms if told else run.first_ms for run in runs]
+    loads = [_front_times(run, 1.0).in_flight() for run in runs]
+    seats = model.limits.max_num_seqs.value
+    counted = (1, int(model.in_flight.high)) if told else (0, seats - 1)
     for turn in range(MATCHINGS):
         simulated = []
         for place, run in enumerate(runs):
             progress("matching the way out", turn * len(runs) + place, MATCHINGS * len(runs))
             rng = stream_generator(seed, f"calibrate/{run.name}")
             level = model.steps.levels[run.name]
-            simulated.append(foretell(model, asked_of(run), level=level, rng=rng).outside_ms)
-        model = msgspec.structs.replace(model, front=_hopped(model.front, loads, measured, simulated))
+            one = foretell(model, asked_of(run), level=level, rng=rng)
+            simulated.append(one.outside_ms if told else one.ttft_ms)
+        model = msgspec.structs.replace(
+            model, front=_hopped(model.front, loads, measured, simulated, counted)
+        )
     return model
+
+
+def _engine_times(runs: Sequence[Run]) -> bool:
+    """Whether any run tells what the engine itself measured, so that the front end can be told apart."""
+    return any(_front_times(run, 1.0).known().any() for run in runs)
 
 
 def _hopped(
@@ -221,15 +236,19 @@ def _hopped(
     loads: "Sequence[NDArray[np.int64]]",
     measured: "Sequence[NDArray[np.float64]]",
     simulated: "Sequence[NDArray[np.float64]]",
+    counted: tuple[int, int],
 ) -> FrontLaw:
+    """`counted` are the loads, in requests in flight, that tell something; others have what the load before them has."""
     places = np.array([front.bin_of(int(n)) for load in loads for n in load])
     real, mine = np.concatenate(measured), np.concatenate(simulated)
-    busy = np.concatenate([np.asarray(load) > 0 for load in loads])
-    bins = []
+    load = np.concatenate(loads)
+    busy = (load >= counted[0]) & (load <= counted[1])
+    bins: list[Outside] = []
     for place, one in enumerate(front.bins):
         which = (places == place) & np.isfinite(real) & np.isfinite(mine) & busy
         if which.sum() < ROWS_LEAST:
-            bins.append(one)
+            before = bins[-1].hop_ms if bins and one.in_flight_min > counted[1] else one.hop_ms
+            bins.append(msgspec.structs.replace(one, hop_ms=before))
             continue
         lacking = float(np.median(real[which]) - np.median(mine[which]))
         bins.append(msgspec.structs.replace(one, hop_ms=round(max(0.0, one.hop_ms + lacking), 3)))

@@ -156,13 +156,16 @@ NOTHING = FrontLaw(
 
 
 def fit_front(runs: Sequence[FrontTimes]) -> FrontLaw:
-    """The front end's law from recorded requests, `hop_ms` still 0; `NOTHING` when no request tells enough."""
+    """The front end's law from recorded requests, `hop_ms` still 0; `NOTHING` when no request tells anything.
+
+    Where the engine's own times are not recorded, the rows hold nothing but the loads: all of it is left to `hop_ms`.
+    """
     told = [run for run in runs if run.known().any()]
-    if not told:
-        return NOTHING
-    serial_ms = fit_serial(told)
-    tables = [_rows(run, serial_ms) for run in told]
+    serial_ms = fit_serial(told) if told else 0.0
+    tables = [_rows(run, serial_ms) for run in told] or [_bare_rows(run) for run in runs]
     rows = np.vstack(tables)
+    if not len(rows):
+        return NOTHING
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
     bins = [_bin(part) for part in _parts(rows)]
     bins[0] = msgspec.structs.replace(bins[0], in_flight_min=0)
@@ -199,6 +202,15 @@ def _rows(run: FrontTimes, serial_ms: float) -> "Floats":
         in_flight, enter, out_first, out_last, run.end_ms - run.last_ms, np.full(len(first), run.weight)
     ]
     told: Floats = table[run.known()]
+    return told
+
+
+def _bare_rows(run: FrontTimes) -> "Floats":
+    """Rows of a run whose callers tell their times and whose engine tells none."""
+    nothing = np.zeros(len(run.sent_ms))
+    weight = np.full(len(run.sent_ms), run.weight)
+    table = np.c_[run.in_flight(), nothing, nothing, nothing, run.end_ms - run.last_ms, weight]
+    told: Floats = table[np.isfinite(run.first_ms) & np.isfinite(run.end_ms)]
     return told
 
 
