@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from sits.app.plan_batch import batch as plan_batch
+from sits.app.plan_capacity import capacity as plan_capacity
 from sits.app.plan_memory import memory as plan_memory
 from sits.app.plan_persist import persist as plan_persist
 from sits.app.plan_startup import startup as plan_startup
@@ -21,6 +22,7 @@ def plan() -> None:
 
 
 plan.add_command(plan_batch)
+plan.add_command(plan_capacity)
 plan.add_command(plan_memory)
 plan.add_command(plan_persist)
 plan.add_command(plan_startup)

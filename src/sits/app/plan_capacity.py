@@ -1,0 +1,370 @@
+"""`sitsctl plan capacity`: how many replicas of how many GPUs, with which window and limits, a load needs.
+
+A grid is simulated point by point, here or on Ray; results are kept in a file as they come, and a sweep that was stopped goes on
+where it was.  The result is a table, a page with the front of GPUs against P99, and the cheapest point that meets the objectives.
+
+Deliberately absent: the computing (`sits.bench.sweep` and its neighbours).
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sits.app.quantities import BYTES, DURATION, SHARE
+
+if TYPE_CHECKING:
+    from sits.bench.sweep import Point, Result, Sweep
+
+    Outcome = tuple[Point, Result]
+
+POINTS_MOST = 5000
+DEFINED = (
+    "TTFT: from arrival at the gateway (windows included) to the first token; TPOT: (last - first token) / (output tokens - 1) of a "
+    "request; P99 of all seeds pooled, in brackets the least and most of single seeds; within: share of requests within all "
+    "objectives; a point keeps up when its queue all but emptied at some moment of the last fifth of the run."
+)
+
+
+@click.command(short_help="Replicas, GPUs each, window and limits a load needs, by simulation.")
+@click.option(
+    "--model", "model_name", default="llama-3-8b", show_default=True, help="A known model, or one of --fleet."
+)
+@click.option(
+    "--fleet",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    default=None,
+    help="A fleet file that has the model.",
+)
+@click.option("--gpu", default="A100-SXM4-80GB", show_default=True, help="GPU type, for step times.")
+@click.option("--gpu-memory", type=BYTES, default="80GiB", show_default=True, help="Memory of one GPU.")
+@click.option(
+    "--kv-blocks",
+    "told",
+    multiple=True,
+    metavar="TP=BLOCKS",
+    help="Blocks the engine told at a degree; repeat it.  [default: by formula]",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    default=None,
+    help="Requests a second.  [required without --trace]",
+)
+@click.option(
+    "--cv",
+    type=click.FloatRange(min=0, max=100),
+    default=1.0,
+    show_default=True,
+    help="CV of the gaps between requests; 1 = Poisson.",
+)
+@click.option(
+    "--trace",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    default=None,
+    help="Arrivals and lengths of a trace (Azure, Mooncake or BurstGPT format).",
+)
+@click.option(
+    "--requests",
+    type=click.IntRange(10, 1_000_000),
+    default=2000,
+    show_default=True,
+    help="Requests of a run.",
+)
+@click.option("--seeds", type=click.IntRange(1, 100), default=3, show_default=True, help="Runs of a point.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--replicas", type=click.IntRange(1, 1024), multiple=True, default=(1, 2, 4), show_default=True)
+@click.option(
+    "--tp",
+    "tps",
+    type=click.IntRange(1, 64),
+    multiple=True,
+    default=(1, 2),
+    show_default=True,
+    help="GPUs of one engine.",
+)
+@click.option(
+    "--window",
+    "windows",
+    type=DURATION,
+    multiple=True,
+    default=("0ms",),
+    show_default=True,
+    help="Batching window in front of an engine.",
+)
+@click.option(
+    "--max-num-seqs", "seqs", type=click.IntRange(1, 65536), multiple=True, default=(128,), show_default=True
+)
+@click.option(
+    "--max-num-batched-tokens",
+    "tokens",
+    type=click.IntRange(1, 1_000_000),
+    multiple=True,
+    default=(2048,),
+    show_default=True,
+)
+@click.option("--slo-ttft", type=DURATION, default=0, help="Objective of a request's time to first token.")
+@click.option("--slo-tpot", type=DURATION, default=0, help="Objective of a request's time per output token.")
+@click.option(
+    "--share",
+    type=SHARE,
+    default="99%",
+    show_default=True,
+    help="Share of requests that must be within the objectives.",
+)
+@click.option(
+    "--metric",
+    type=click.Choice(["ttft", "tpot", "e2e"]),
+    default="ttft",
+    show_default=True,
+    help="Whose P99 the front is about.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Where points run.",
+)
+@click.option("--ray-address", default="", help="A Ray cluster to join.  [default: one is started here]")
+@click.option(
+    "--jobs", type=click.IntRange(1, 1024), default=None, help="Processes to use.  [default: all CPUs]"
+)
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("out/capacity"),
+    show_default=True,
+    help="Where results and the page go.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else, on stdout."
+)
+@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+def capacity(
+    model_name: str,
+    fleet: Path | None,
+    gpu: str,
+    gpu_memory: int,
+    told: tuple[str, ...],
+    rate: float | None,
+    cv: float,
+    trace: Path | None,
+    requests: int,
+    seeds: int,
+    seed: int,
+    replicas: tuple[int, ...],
+    tps: tuple[int, ...],
+    windows: tuple[int, ...],
+    seqs: tuple[int, ...],
+    tokens: tuple[int, ...],
+    slo_ttft: int,
+    slo_tpot: int,
+    share: float,
+    metric: str,
+    engine: str,
+    ray_address: str,
+    jobs: int | None,
+    out: Path,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Simulate a load on every combination of replicas, GPUs each, window and limits, and say which are worth having.
+
+    A sweep that was stopped, however it was, goes on where it was when the same command is given again.  Exits with 1 when
+    objectives are given and no combination meets them.
+    """  # fmt: skip
+    from sits.app import output  # noqa: PLC0415
+    from sits.app.capacity_chart import page_html  # noqa: PLC0415
+    from sits.app.plan_memory import model_named  # noqa: PLC0415
+    from sits.bench.sweep import Sweep, grid  # noqa: PLC0415
+    from sits.bench.sweep_front import cheapest, front  # noqa: PLC0415
+
+    if rate is None and trace is None:
+        raise click.UsageError("give --rate, or --trace")
+    points = grid(replicas, tps, windows, seqs, tokens)
+    if len(points) > POINTS_MOST:
+        raise click.UsageError(f"{len(points)} points are over {POINTS_MOST}")
+    output.prepare(out)
+    sweep = Sweep(
+        model=model_named(model_name, fleet),
+        gpu=gpu,
+        gpu_memory=gpu_memory,
+        kv_blocks=dict(_told(text) for text in told),
+        rate=rate or 0.0,
+        cv=cv,
+        trace=str(trace.resolve()) if trace else "",
+        requests=requests,
+        seeds=seeds,
+        seed=seed,
+        ttft_slo_ns=slo_ttft,
+        tpot_slo_ns=slo_tpot,
+    )
+    outcomes = _computed(
+        sweep, points, out / "results.jsonl", engine, ray_address, jobs or os.cpu_count() or 1, quiet
+    )
+    best = cheapest(outcomes, share, metric) if slo_ttft or slo_tpot else None
+    title = _title(sweep, trace)
+    said = _said(outcomes, best, share, bool(slo_ttft or slo_tpot))
+    slo = {"ttft": slo_ttft, "tpot": slo_tpot, "e2e": 0}[metric]
+    page = output.write_text(
+        out / "capacity.html",
+        page_html(
+            title,
+            said,
+            outcomes,
+            metric=metric,
+            slo_ns=slo,
+            good_share=share,
+            best=best,
+            notes=_notes(outcomes),
+        ),
+    )
+    if as_json:
+        output.print_json({
+            "title": title, "said": said, "defined": DEFINED, "page": str(page.absolute()),
+            "points": [_document(point, result) for point, result in outcomes],
+            "front": [point.key for point, _ in front(outcomes, metric)],
+            "cheapest": best[0].key if best else None,
+        })  # fmt: skip
+    else:
+        _print(title, said, outcomes, front(outcomes, metric), best, share)
+        click.echo(f"\npage: {page.absolute()}")
+    return 1 if (slo_ttft or slo_tpot) and best is None else 0
+
+
+def _told(text: str) -> tuple[int, int]:
+    tp, _, blocks = text.partition("=")
+    if not (tp.isdecimal() and blocks.isdecimal() and int(tp) and int(blocks)):
+        raise click.BadParameter(f"{text!r}: write it like 4=27186", param_hint="'--kv-blocks'")
+    return int(tp), int(blocks)
+
+
+def _computed(
+    sweep: "Sweep", points: "Sequence[Point]", path: Path, engine: str, address: str, jobs: int, quiet: bool
+) -> "list[Outcome]":
+    """All points' results, those of the file and those computed now."""
+    from sits.app.terminal import Progress  # noqa: PLC0415
+    from sits.bench.sweep_engines import run_here, run_on_ray  # noqa: PLC0415
+    from sits.bench.sweep_store import Results  # noqa: PLC0415
+
+    with Results(path, sweep) as results, Progress(quiet=quiet) as progress:
+        left = [point for point in points if point.key not in results.done]
+        done = len(points) - len(left)
+        if done and left and not quiet:
+            progress(f"{done} of {len(points)} points are in {path.name} already")
+        found: Iterator[Outcome] = (
+            run_on_ray(sweep, left, jobs, address)
+            if engine == "ray" and left
+            else run_here(sweep, left, jobs)
+        )
+        progress("simulating", done, len(points))
+        for point, result in found:
+            results.keep(point, result)
+            done += 1
+            progress("simulating", done, len(points))
+        return [results.done[point.key] for point in points]
+
+
+def _title(sweep: "Sweep", trace: Path | None) -> str:
+    named = f"trace {trace.name}" if trace else ("Poisson" if sweep.cv == 1.0 else f"gaps of CV {sweep.cv:g}")
+    rate = f"{sweep.rate:g} requests a second, " if sweep.rate else ""
+    return f"{sweep.model.name} on {sweep.gpu}: {rate}{named}"
+
+
+def _said(outcomes: "Sequence[Outcome]", best: "Outcome | None", share: float, judged: bool) -> list[str]:
+    """The outcome in a few sentences."""
+    from sits.app.capacity_chart import figure, name_of  # noqa: PLC0415
+
+    refused = sum(1 for _, result in outcomes if result.refused)
+    behind = sum(1 for _, result in outcomes if not result.refused and not result.keeps_up)
+    said = []
+    if best is not None:
+        point, result = best
+        said.append(
+            f"Fewest GPUs with {share:.0%} of requests within the objectives: {point.gpus}, as {name_of(point)} (P99 TTFT "
+            f"{figure(result.ttft_ns[1])}, TPOT {figure(result.tpot_ns[1])}, {result.good:.1%} within)."
+        )
+    elif judged:
+        said.append(f"No configuration has {share:.0%} of requests within the objectives.")
+    counts = [f"{len(outcomes)} configurations"]
+    counts += [f"{behind} do not keep up"] if behind else []
+    counts += [f"{refused} cannot be"] if refused else []
+    return [*said, ", ".join(counts) + "."]
+
+
+def _notes(outcomes: "Sequence[Outcome]") -> list[str]:
+    notes = [
+        DEFINED,
+        "A name is replicas × GPUs of one engine · window · max-num-seqs · max-num-batched-tokens.",
+    ]
+    for tp in sorted({point.tp for point, _ in outcomes}):
+        texts = dict.fromkeys(
+            text
+            for point, result in outcomes
+            if point.tp == tp
+            for text in ((f"cannot be: {result.refused}",) if result.refused else result.assumed)
+        )
+        notes.append(f"{tp} GPU{'s' if tp > 1 else ''} an engine: " + "; ".join(texts))
+    return notes
+
+
+def _document(point: "Point", result: "Result") -> dict[str, Any]:
+    row: dict[str, Any] = {"key": point.key, "gpus": point.gpus}
+    row |= {name: getattr(point, name) for name in point.__struct_fields__}
+    return row | {name: getattr(result, name) for name in result.__struct_fields__}
+
+
+def _print(
+    title: str,
+    said: Sequence[str],
+    outcomes: "Sequence[Outcome]",
+    on: "Sequence[Outcome]",
+    best: "Outcome | None",
+    share: float,
+) -> None:
+    """The table on standard output: the front marked, what does not keep up said so."""
+    from sits.app.capacity_chart import figure  # noqa: PLC0415
+
+    click.echo(f"{title}\n")
+    click.echo(
+        f"  {'GPUs':>4} {'replicas':>9} {'window':>7} {'seqs':>5} {'tokens':>6} {'TTFT P50':>9} {'P99':>8} {'over seeds':>19} "
+        f"{'TPOT P99':>9} {'within':>7} {'good/s':>7} {'GPU h/M':>8}"
+    )
+    keys = {point.key for point, _ in on}
+    for point, result in sorted(outcomes, key=lambda outcome: (outcome[0].gpus, outcome[0])):
+        mark = "*" if point.key in keys else " "
+        mark = "#" if best is not None and point.key == best[0].key else mark
+        window = f"{point.window_ns / 1e6:g} ms" if point.window_ns else "-"
+        head = f"{mark} {point.gpus:>4} {point.replicas:>5} x {point.tp:<2}{window:>7} {point.max_num_seqs:>5} {point.max_num_batched_tokens:>6}"
+        if result.refused:
+            click.echo(f"{head}  cannot be: {result.refused[:70]}")
+            continue
+        if not result.keeps_up:
+            click.echo(f"{head}  does not keep up: {result.output_per_s:,.0f} output tokens a second at most")
+            continue
+        low, high = (figure(value) for value in result.ttft_range)
+        between = f"[{low}, {high}]"
+        click.echo(
+            f"{head} {figure(result.ttft_ns[0]):>9} {figure(result.ttft_ns[1]):>8} {between:>19} {figure(result.tpot_ns[1]):>9} "
+            f"{result.good:>7.1%} {result.good_per_s:>7.2f} {result.gpu_hours_per_million:>8.2f}"
+        )
+    click.echo(
+        "\n* on the front of GPUs against P99"
+        + (f"   # the fewest GPUs with {share:.0%} within" if best else "")
+        + "\n"
+    )
+    for line in said:
+        click.echo(line)
+    click.echo(f"\n{DEFINED}")
+    for note in dict.fromkeys(
+        f"{point.tp} GPU{'s' if point.tp > 1 else ''} an engine: {text}"
+        for point, result in outcomes
+        for text in result.assumed
+        if "KV blocks" in text
+    ):
+        click.echo(f"  assumed: {note}")
+    click.echo("The page names all that was assumed.")
