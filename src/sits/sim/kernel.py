@@ -800,6 +800,20 @@ def _decode_us(figures: Floats, n: int, total: int, longest: int) -> float:
     return float(figures[DECODE_US] + n * figures[DECODE_US_PER_SEQ] + read * figures[DECODE_US_PER_KV_TOKEN])
 
 
+@_part
+def _add_chunks(t: float, rows: Ints, running: Ints, tally: Ints, figures: Floats) -> float:
+    """`t` and the attention of the batch's prefill chunks, added one after the other."""
+    for i in range(tally[RUNNING_COUNT]):
+        r = running[i]
+        take = rows[r, TAKE]
+        computed = rows[r, COMPUTED]
+        if take > 0 and not (rows[r, GENERATED] > 0 and computed + 1 == rows[r, TOTAL]):
+            t += figures[PREFILL_US] + take * (
+                figures[PREFILL_US_PER_TOKEN] + (computed + take / 2) * figures[PREFILL_US_PER_TOKEN_KV]
+            )
+    return t
+
+
 @_piece
 def _step_us(
     rows: Ints,
@@ -812,52 +826,53 @@ def _step_us(
     axes: Floats,
     grid: Floats,
     result: Ints,
-) -> float:
-    """`predict.steptime.step_time_us` of the batch in `rows[TAKE]`, less `overhead_us`; counts tokens.
+) -> tuple[float, int, int, int]:
+    """`predict.steptime.step_time_us` of the batch in `rows[TAKE]`, less `overhead_us`; counts tokens and recomputation.
 
     With `TABLES` it is `predict.profile.profile_time_us`.  Host time is accounted for in `_prepare`; only when that is the chain of
-    stages, a step that runs eager costs the device more.
+    stages, a step that runs eager costs the device more.  Returns with it the sequences in the batch, the blocks newly
+    taken, and the blocks a sequence holds on average (rounded up).
     """
-    tokens = emitting = n = total = longest = chunk = before = 0
-    for i in range(tally[RUNNING_COUNT]):
-        r = running[i]
-        take = rows[r, TAKE]
-        tokens += take
-        emitting += take > 0 and rows[r, COMPUTED] + take == rows[r, TOTAL]
-    t = _line(dense, tokens)
-    if emitting > 0:
-        t += _line(head, emitting)
+    tokens = emitting = n = total = longest = chunk = before = seqs = held = fresh = 0
     for i in range(tally[RUNNING_COUNT]):
         r = running[i]
         take = rows[r, TAKE]
         if take == 0:
             continue
         computed = rows[r, COMPUTED]
+        seqs += 1
+        tokens += take
+        held += rows[r, BLOCKS]
+        fresh += rows[r, FRESH]
+        emitting += computed + take == rows[r, TOTAL]
+        if computed < rows[r, PEAK]:
+            result[RECOMPUTED_TOKENS] += min(computed + take, rows[r, PEAK]) - computed
         if rows[r, GENERATED] > 0 and computed + 1 == rows[r, TOTAL]:
-            kv = computed + 1
             n += 1
-            total += kv
-            longest = max(longest, kv)
-        elif whole[TABLES]:
+            total += computed + 1
+            longest = max(longest, computed + 1)
+        else:
             chunk += take
             before += take * computed
-        else:
-            t += figures[PREFILL_US] + take * (
-                figures[PREFILL_US_PER_TOKEN] + (computed + take / 2) * figures[PREFILL_US_PER_TOKEN_KV]
-            )
+    t = _line(dense, tokens)
+    if emitting > 0:
+        t += _line(head, emitting)
     if whole[TABLES]:
         before_mean = before / chunk if chunk else 0.0
         mean = total / n if n else 0.0
         t += _attention_us(axes, grid, whole, figures[SKEW], float(chunk), before_mean, n, mean, longest)
-    elif n:
-        t += _decode_us(figures, n, total, longest)
+    else:
+        if chunk:
+            t = _add_chunks(t, rows, running, tally, figures)
+        if n:
+            t += _decode_us(figures, n, total, longest)
     result[DECODE_TOKENS] = n
     result[PREFILL_TOKENS] = tokens - n
     if n < tokens or n > whole[GRAPH_SEQS_MAX]:
         result[EAGER] = 1
         if whole[HOST_CHAIN]:
             t += figures[EAGER_US]
-    return float(t)
+    return t, seqs, fresh, (held + seqs - 1) // max(1, seqs)
 
 
 @_part
@@ -961,27 +976,6 @@ def _prepare(
 
 
 @_piece
-def _batch(rows: Ints, running: Ints, tally: Ints, result: Ints) -> tuple[int, int, int]:
-    """Sequences in the batch, blocks newly taken, and blocks a sequence of it holds on average (rounded up).
-
-    Counts recomputation.
-    """
-    seqs = held = fresh = 0
-    for i in range(tally[RUNNING_COUNT]):
-        r = running[i]
-        take = rows[r, TAKE]
-        if take == 0:
-            continue
-        seqs += 1
-        held += rows[r, BLOCKS]
-        fresh += rows[r, FRESH]
-        computed = rows[r, COMPUTED]
-        if computed < rows[r, PEAK]:
-            result[RECOMPUTED_TOKENS] += min(computed + take, rows[r, PEAK]) - computed
-    return seqs, fresh, (held + seqs - 1) // max(1, seqs)
-
-
-@_piece
 def _retire(rows: Ints, running: Ints, tally: Ints, pool: Any, table: Any) -> None:
     """Whose last token has come in leaves, with asynchronous scheduling; without, there is nobody."""
     if tally[ENDING_COUNT] == 0:
@@ -1072,29 +1066,35 @@ def step(
         seqs == 0
     ):  # again when, by priority, somebody went before he was served, and all after him came to nothing
         _schedule(now_ns, rows, running, tally, slots, whole, result, ids, None, None, None, None)
-        seqs, fresh, table_blocks = _batch(rows, running, tally, result)
         preempted += result[PREEMPTED]
+        device_us, seqs, fresh, table_blocks = _step_us(
+            rows, running, tally, whole, figures, dense, head, axes, grid, result
+        )
     result[PREEMPTED] = preempted
     result[DENIED] = max(result[DENIED], preempted > 0)
-    device_us = _step_us(rows, running, tally, whole, figures, dense, head, axes, grid, result)
     _prepare(now_ns, seqs, fresh, table_blocks, whole, figures, links, costs, result)
     result[DURATION_NS] = result[PREPARE_NS] + _device_ns(device_us, noise)
     _emit(rows, running, tally, whole, result, ids, now_ns + result[DURATION_NS], None, None)
 
 
 @_piece
-def _uneventful(rows: Ints, running: Ints, tally: Ints, whole: Ints) -> int:
-    """How many steps from now can be nothing but a token for everybody, blocks permitting: until someone finishes."""
-    count = tally[RUNNING_COUNT]
-    if count == 0 or count > whole[TOKENS_MAX] or tally[ENDING_COUNT]:
+def _uneventful(rows: Ints, running: Ints, tally: Ints, whole: Ints, through: bool) -> int:
+    """How many steps from now can be nothing but a token for everybody, blocks permitting.
+
+    They end before the one in which somebody finishes; `through`: with it, and although others are about to leave.
+    """
+    count = tally[RUNNING_COUNT] - tally[ENDING_COUNT]
+    if count == 0 or count > whole[TOKENS_MAX] or (tally[ENDING_COUNT] and not through):
         return 0
     left = NEVER_NS
-    for i in range(count):
+    for i in range(tally[RUNNING_COUNT]):
         r = running[i]
+        if rows[r, PLACE] == ENDING:
+            continue
         if rows[r, GENERATED] == 0 or rows[r, TOTAL] - rows[r, COMPUTED] != 1:
             return 0
-        left = min(left, rows[r, OUTPUT] - rows[r, GENERATED] - 1)
-    return int(left)
+        left = min(left, rows[r, OUTPUT] - rows[r, GENERATED])
+    return int(left) if through else int(left - 1)
 
 
 @_piece
@@ -1139,6 +1139,8 @@ def _page(
     size = whole[BLOCK_SIZE]
     for i in range(tally[RUNNING_COUNT]):
         r = running[i]
+        if rows[r, PLACE] == ENDING:
+            continue
         computed = rows[r, COMPUTED] + done
         if computed % size == 0:
             _take_blocks(rows, tally, r, 1, pool, table, holder)
@@ -1183,18 +1185,20 @@ def _run_decodes(  # noqa: C901  (one hot loop: what is cut out of it is paid fo
     table: Any,
     content: Any,
     holder: Any,
-) -> tuple[int, int, int, int]:
+) -> tuple[int, int, int, int, int]:
     """Run up to `left` steps that give everybody a token and change nothing else, none scheduled at `until_ns` or later.
 
-    Returns how many, and the three times after them: of the next scheduling, when the device and when the host is
-    free.  `due[i]` counts requests that need a block in step i modulo the block size.  Row i of `stretch`, if
+    In the last of them somebody may finish, and who was about to leave before leaves after the first.  Returns how many
+    steps, how many finished, and the three times after them: of the next scheduling, when the device and when the host is free.  `due[i]` counts requests that need a block in step i modulo the block size.  Row i of `stretch`, if
     it has one, is the report of step i.
     """
-    count, size = tally[RUNNING_COUNT], whole[BLOCK_SIZE]
+    count, size = tally[RUNNING_COUNT] - tally[ENDING_COUNT], whole[BLOCK_SIZE]
     due[:] = 0
     total = longest = held = 0
-    for i in range(count):
+    for i in range(tally[RUNNING_COUNT]):
         r = running[i]
+        if rows[r, PLACE] == ENDING:
+            continue
         due[-rows[r, COMPUTED] % size] += 1
         total += rows[r, COMPUTED] + 1
         longest = max(longest, rows[r, COMPUTED] + 1)
@@ -1258,9 +1262,12 @@ def _run_decodes(  # noqa: C901  (one hot loop: what is cut out of it is paid fo
                 stretch[done, cell] = result[cell]
         now_ns = max(now_ns, busy_ns) if whole[ASYNC] else end_ns
         busy_ns = end_ns
+        if done == 0:
+            _retire(rows, running, tally, pool, table)
         total += count
         longest += 1
         done += 1
+    finished = 0
     if done:
         for i in range(count):
             r = running[i]
@@ -1269,10 +1276,17 @@ def _run_decodes(  # noqa: C901  (one hot loop: what is cut out of it is paid fo
             rows[r, GENERATED] += done
             rows[r, BLOCKS] = _blocks_of(whole, rows[r, COMPUTED])
             rows[r, FRESH] = 0
+            if rows[r, GENERATED] == rows[r, OUTPUT]:
+                rows[r, LAST_NS] = busy_ns
+                rows[r, PLACE] = ENDING
+                finished += 1
+        tally[ENDING_COUNT] = finished
+        if not whole[ASYNC]:
+            _retire(rows, running, tally, pool, table)
         tally[STEP_COUNT] += done
         if whole[SLOT_COUNT]:
             _touch_running(rows, running, tally, slots, whole)
-    return done, now_ns, busy_ns, host_free_ns
+    return done, finished, now_ns, busy_ns, host_free_ns
 
 
 @_part
@@ -1301,6 +1315,7 @@ def _simulate(
     ids = np.empty((ID_LISTS, running.shape[0]), np.int64)
     due = np.zeros(whole[BLOCK_SIZE], np.int64)
     unseen = np.empty((0, STARTED_COUNT), np.int64)
+    plain = whole[SLOT_COUNT] == 0 and _steady(links)
     # A plain 0 has a type of its own, and everything called with it would be compiled once more; a cell has not.
     now_ns = busy_ns = host_free_ns = steps = int(tally[STEP_COUNT])
     arrived = finished = preempted = 0
@@ -1313,10 +1328,12 @@ def _simulate(
             arrived += 1
         blocked = _blocked(rows, tally, whole, pool, content, holder)
         if blocked or tally[HEAD] < 0:
-            left = _uneventful(rows, running, tally, whole)
+            through = plain and tally[HEAD] < 0
+            left = _uneventful(rows, running, tally, whole, through)
             if left:
-                until_ns = NEVER_NS if blocked or arrived == count else int(queued_ns[arrived])
-                done, now_ns, busy_ns, host_free_ns = _run_decodes(
+                never = arrived == count or (blocked and not through)
+                until_ns = NEVER_NS if never else int(queued_ns[arrived])
+                done, ended, now_ns, busy_ns, host_free_ns = _run_decodes(
                     left,
                     now_ns,
                     busy_ns,
@@ -1345,16 +1362,18 @@ def _simulate(
                     holder,
                 )
                 steps += done
+                finished += ended
                 if done:
                     continue
         _schedule(now_ns, rows, running, tally, slots, whole, result, ids, pool, table, content, holder)
         preempted += result[PREEMPTED]
-        seqs, fresh, table_blocks = _batch(rows, running, tally, result)
+        device_us, seqs, fresh, table_blocks = _step_us(
+            rows, running, tally, whole, figures, dense, head, axes, grid, result
+        )
         if seqs == 0:  # who runs is about to finish and nobody gets in before; or see `step`
             _retire(rows, running, tally, pool, table)
             now_ns = max(now_ns, busy_ns)
             continue
-        device_us = _step_us(rows, running, tally, whole, figures, dense, head, axes, grid, result)
         begin_ns = max(now_ns, host_free_ns)
         _prepare(begin_ns, seqs, fresh, table_blocks, whole, figures, links, costs, result)
         host_free_ns = begin_ns + result[PREPARE_NS]
@@ -1491,10 +1510,10 @@ def coast(
     """
     if tally[HEAD] >= 0:
         return 0
-    left = min(stretch.shape[0], _uneventful(rows, running, tally, whole))
+    left = min(stretch.shape[0], _uneventful(rows, running, tally, whole, False))
     if left <= 0:
         return 0
-    done, _, _, _ = _run_decodes(
+    done, _, _, _, _ = _run_decodes(
         left,
         now_ns,
         now_ns,
