@@ -289,19 +289,25 @@ def _answers(url: str) -> bool:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the session, gently at first."""
-    for sign in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, sign)
-        except ProcessLookupError:
-            process.wait()
-            return
-        try:
-            process.wait(GRACE_S)
-        except subprocess.TimeoutExpired:
-            continue
-        if sign == signal.SIGTERM and not _alive(process.pid):
-            return
+    """End the session, gently at first; what its first process left behind is ended too."""
+    _tell(process.pid, signal.SIGTERM)
+    if _gone(process, GRACE_S) and not _alive(process.pid):
+        return
+    _tell(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _tell(group: int, sign: signal.Signals) -> None:
+    if _alive(group):
+        os.killpg(group, sign)
+
+
+def _gone(process: subprocess.Popen[bytes], within_s: float) -> bool:
+    try:
+        process.wait(within_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _alive(group: int) -> bool:
