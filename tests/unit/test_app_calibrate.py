@@ -253,3 +253,25 @@ def test_a_profile_is_refused_while_something_is_not_told(tmp_path, capsys, miss
     code, _ = sitsctl("predict", "--profile", tables(tmp_path), *arguments, "--requests", path)
     assert code == 2
     assert text in capsys.readouterr().err
+
+
+def test_the_page_is_well_formed_escaped_and_holds_every_figure(tmp_path):
+    import html
+    import xml.etree.ElementTree as ET
+
+    good = tmp_path / "good.json"
+    good.write_bytes(engine().encode())
+    asked, page = tmp_path / "asked.jsonl", tmp_path / "sub" / "page.html"
+    lines = [{"run": "<b>&", "arrival": i, "prompt_tokens": 50, "output_tokens": 1 + i % 3} for i in range(9)]
+    asked.write_text("\n".join(map(json.dumps, lines)))
+    code, told = sitsctl("predict", "--model", good, "--requests", asked, "-q", "--json", "--html", page)
+    assert code == 0
+    text = page.read_text(encoding="utf-8")
+    assert "<b>&" not in text.replace("<b>p50", "")
+    assert html.escape("<b>&: 9 requests") in text
+    for drawing in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
+        tree = ET.fromstring(drawing)
+        assert len(list(tree.iter("polyline"))) == 3
+    p50 = json.loads(told)["quantiles"]["e2e_ms"]["p50"]
+    assert f"{p50:,.1f}" in text
+    assert "http" not in text.replace("http://www.w3.org", "")

@@ -102,24 +102,32 @@ class _Time(click.ParamType):
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="Also write the distributions as a page.",
+)
+@click.option(
     "--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else, on stdout."
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 def predict(
     model: Path | None, profile: Path | None, layers: int | None, given: tuple[str, ...], overhead: int, async_scheduling: bool,
     requests: Path, runs: tuple[str, ...], loop: str, users: int | None, think: int, prefix_hits: float | None,
-    level: float, passes: int | None, seed: int, as_json: bool, quiet: bool,
+    level: float, passes: int | None, seed: int, html: Path | None, as_json: bool, quiet: bool,
 ) -> int:  # fmt: skip
     """Predict time to first token, time per output token and end-to-end time of the requests in a file.
 
     A request is a line with an arrival (arrival_s, arrival, sent, due, timestamp: seconds), prompt_tokens, output_tokens and, where
     known, cached_tokens, id and run.  Measured times in the file are never looked at.
     """  # fmt: skip
-    from sits.app.output import print_json  # noqa: PLC0415
+    from sits.app.output import prepare, print_json, write_text  # noqa: PLC0415
+    from sits.app.predict_page import page_html  # noqa: PLC0415
     from sits.bench.asked import read_asked  # noqa: PLC0415
     from sits.bench.predictions import Wanted, document  # noqa: PLC0415
 
     _check_wish(model, profile, loop, users)
+    prepare(html.absolute().parent if html else None)
     asked = _chosen(read_asked(requests, arrivals=users is None), runs)
     if profile is not None:
         about, predictions = _by_profile(profile, layers, given, overhead / 1e3, async_scheduling, asked)
@@ -134,10 +142,14 @@ def predict(
             level=level,
         )
         about, predictions = _by_model(model, asked, wanted, quiet)
+    if html is not None:
+        write_text(html, page_html(f"Predicted for {requests.name}", _about(about), predictions))
     if as_json:
         print_json(document(about, predictions))
     else:
         click.echo("\n".join(_lines(about, predictions)))
+    if html is not None:
+        click.echo(f"page: {html.absolute()}", err=as_json)
     return 0
 
 
@@ -196,10 +208,14 @@ def _chosen(asked: Sequence[Any], runs: tuple[str, ...]) -> list[Any]:
 def _lines(about: dict[str, Any], predictions: "Sequence[Predicted]") -> list[str]:
     from sits.bench.predictions import DEFINITIONS  # noqa: PLC0415
 
-    lines = [f"engine: {about['profile']}"] if "profile" in about else _calibrated(about)
+    lines = _about(about)
     for one in predictions:
         lines += ["", *_run_lines(one)]
     return [*lines, "", *(f"{name}: {text}" for name, text in DEFINITIONS.items())]
+
+
+def _about(about: dict[str, Any]) -> list[str]:
+    return [f"engine: {about['profile']}"] if "profile" in about else _calibrated(about)
 
 
 def _calibrated(about: dict[str, Any]) -> list[str]:
