@@ -291,29 +291,25 @@ def _answers(url: str) -> bool:
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End the session, gently at first; what its first process left behind is ended too."""
     _tell(process.pid, signal.SIGTERM)
-    if _gone(process, GRACE_S) and not _alive(process.pid):
+    if _gone(process, GRACE_S) and not _tell(process.pid, 0):
         return
     _tell(process.pid, signal.SIGKILL)
     process.wait()
 
 
-def _tell(group: int, sign: signal.Signals) -> None:
-    if _alive(group):
+def _tell(group: int, sign: int) -> bool:
+    """Send a signal to a session; whether anybody was there."""
+    try:
         os.killpg(group, sign)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _gone(process: subprocess.Popen[bytes], within_s: float) -> bool:
     try:
         process.wait(within_s)
     except subprocess.TimeoutExpired:
-        return False
-    return True
-
-
-def _alive(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
         return False
     return True
 
