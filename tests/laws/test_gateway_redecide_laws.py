@@ -4,13 +4,15 @@ With SITS_SOAK=1 there are 10^6 decisions.
 """
 
 import asyncio
+import hashlib
 import os
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sits.core.errors import EngineError
+from sits.core.config import load_fleet
+from sits.core.errors import CallerError, EngineError
 from sits.core.fleet import Admit, Arm, Fleet, OpenAIEngine, Policies, Release, Route
 from sits.core.recorded import facts, recorded
 from sits.core.request import Chunk, Request, Usage
@@ -147,6 +149,71 @@ def test_every_recorded_decision_is_made_again(engines, asked, scrapes, kind, pr
             assert [d.choice for d in told.decisions if d.policy == "route"] == [
                 r.choice for r in record.routed
             ]
+
+    run_virtual(main)
+
+
+GUARDED = """
+name: t
+access:
+  keys:
+    - {{id: ours, tenant: acme, sha256: {0}}}
+    - {{id: theirs, tenant: globex, sha256: {1}}}
+  policies: ['permit(principal in Tenant::"acme", action in Action::"use", resource);']
+quotas: [{{name: few, match: {{key: ours}}, requests: 4, per: 1d}}]
+injections: [{{name: broken, match: {{headers: [{{name: x-break, exact: "1"}}]}}, share: 1, abort: 503}}]
+routes: [{{name: chat, match: {{model: m}}}}]
+engines: [{{kind: openai, name: e0, url: "http://a", models: [m]}}]
+"""
+
+
+def test_requests_that_end_before_an_engine_is_asked_are_decided_again_too():
+    """No key, no permission, nothing that can be read, a fault, no such model, no quota, a client that leaves."""
+    keys = [hashlib.sha256(key).hexdigest() for key in (b"sk-ours", b"sk-theirs")]
+    fleet = load_fleet(GUARDED.format(*keys), "f.yaml")
+    rows = {"decisions": [], "facts": []}
+    ours, theirs = {b"authorization": b"Bearer sk-ours"}, {b"authorization": b"Bearer sk-theirs"}
+
+    async def main(world):
+        gateway = Gateway(
+            world, fleet, {"e0": Flaky("e0", 0, 1)}, record=lambda table, row: rows[table].append(row)
+        )
+        for i, (headers, model, problem) in enumerate(
+            [
+                ({}, "m", None),
+                ({b"authorization": b"Bearer sk-made-up"}, "m", None),
+                (theirs, "m", None),
+                (ours, "", CallerError("no JSON", code="invalid_json")),
+                (ours | {b"x-break": b"1"}, "m", None),
+                (ours, "made-up", None),
+                *[(ours, "m", None)] * 6,
+            ]
+        ):
+            request = Request(id=f"{i:032x}", model=model, prompt_tokens=9, stream=False)
+            await gateway.handle(request, Timeline(), Silent(), headers=headers, problem=problem)
+        left = Request(id="f" * 32, model="m", prompt_tokens=9, stream=False)
+        leaving = asyncio.ensure_future(gateway.handle(left, Timeline(), Silent(), headers=ours))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        known = {one.version: one for one in (facts(row[2]) for row in rows["facts"])}
+        records = [recorded(row[2]) for row in rows["decisions"]]
+        ends = {record.detail for record in records}
+        assert ends >= {
+            "",
+            "missing_api_key",
+            "invalid_api_key",
+            "access_denied",
+            "invalid_json",
+            "injected_fault",
+            "quota_exceeded",
+        }
+        again = Redecider(fleet, world)
+        for record in records:
+            assert again.decide(record, known) == as_recorded(record), record
+        assert {record.detail for record in records if as_recorded(record).end == "denied"} == {
+            "access_denied"
+        }
 
     run_virtual(main)
 

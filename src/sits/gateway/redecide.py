@@ -3,8 +3,10 @@
 Knows: nothing but its arguments.  With the configuration that made the record, the decisions are the recorded ones, bit for bit;
 with another one they say what would have been.
 
-Rules: a record names what it was routed by (`core.recorded.Facts`); a replica that the facts do not know is taken as idle,
-healthy and never scraped, an engine that this configuration has not is left out; counts in flight are the recorded ones.
+Rules: what a record did not come to is not decided: without a name asked for (no valid key, or nothing that could be read) nothing
+is, without an arm (an injected fault, a client that left) nothing behind the route is.  A record names what it was routed by
+(`core.recorded.Facts`); a replica that the facts do not know is taken as idle, healthy and never scraped, an engine that this
+configuration has not is left out; counts in flight are the recorded ones.
 A verdict is a value: two are equal exactly when every decision is.
 
 Deliberately absent: the engine's answer, waiting (a window, a lease), the ledger's balances and the cache's contents: what
@@ -81,6 +83,8 @@ class Redecider:
     def explain(self, record: Recorded, facts: Mapping[int, Facts], *, quick: bool = False) -> Explained:
         """The verdict and its reasons; without those when `quick`."""
         decisions: list[Decision] = []
+        if not record.asked:
+            return Explained(Verdict(), ())
         caller, headers = _caller(record), _headers(record)
         region = region_of(self.routing, caller, headers)
         access = self._access(record, caller, headers, region)
@@ -91,6 +95,9 @@ class Redecider:
         match = self._match(record, caller, headers, region)
         if match.route:
             decisions.append(match.decision)
+        if not record.arm and _was_allowed(record):
+            verdict = Verdict("" if access is None else access.outcome, match.route)
+            return Explained(verdict, tuple(decisions))
         assigner, asked = assigned_by(self.routing, self.assigner, match, record.asked)
         assignment = assigner.assign(
             asked, record.tenant, record.user, record.session, record.key_id, record.hint
@@ -237,6 +244,10 @@ class Redecider:
         return msgspec.structs.replace(verdict, end=refused) if refused else verdict
 
 
+def _was_allowed(record: Recorded) -> bool:
+    return not record.access or record.access in ALLOWED
+
+
 def _caller(record: Recorded) -> Caller:
     return Caller(
         tenant=record.tenant,
@@ -257,6 +268,8 @@ def as_recorded(record: Recorded) -> Verdict:
     choices = tuple(step.choice for step in record.routed)
     last = record.routed[-1] if record.routed else None
     refused = record.detail if record.outcome == "refused" and record.detail.startswith("refused_") else ""
+    if not _was_allowed(record):
+        refused = "denied"
     return Verdict(
         access=record.access,
         route=record.route,
