@@ -30,6 +30,7 @@ from sits.app.plan import plan
 from sits.app.predict_cmd import predict
 from sits.app.quota import quota
 from sits.app.replay import explain, replay
+from sits.app.seedcheck.command import seedcheck
 from sits.app.shift.commands import shift
 
 OK, MISSED, USAGE, FAILED, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
@@ -295,6 +296,7 @@ cli.add_command(check)
 cli.add_command(explain)
 cli.add_command(replay)
 cli.add_command(plan)
+cli.add_command(seedcheck)
 cli.add_command(calibrate)
 cli.add_command(predict)
 cli.add_command(keys)
