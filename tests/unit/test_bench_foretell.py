@@ -151,3 +151,26 @@ def test_open_arrivals_are_not_taken_for_a_loop():
 def test_rank_correlation_of_what_does_not_vary_is_none():
     assert rank_correlation(np.ones(5), np.arange(5.0)) == 0.0
     assert rank_correlation(np.arange(9.0), -np.arange(9.0)) == -1.0
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 10), st.integers(2, 30), st.integers(0, 2**32))
+def test_a_closed_loop_is_an_open_one_with_the_arrivals_it_made(users, count, seed):
+    dice = np.random.Generator(np.random.PCG64(seed))
+    made = asked(np.zeros(count), dice.integers(1, 300, count), dice.integers(1, 20, count))
+    loop = foretell(engine(serial_ms=1.5), made, loop=Loop(users=users))
+    order = np.argsort(loop.arrival_ms, kind="stable")
+    same = asked(loop.arrival_ms[order], made.prompt_tokens[order], made.output_tokens[order])
+    opened = foretell(engine(serial_ms=1.5), same)
+    assert opened.e2e_ms == pytest.approx(loop.e2e_ms[order], abs=1e-6)
+    assert opened.ttft_ms == pytest.approx(loop.ttft_ms[order], abs=1e-6)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(0, 3000), min_size=1, max_size=30), st.integers(0, 2**32))
+def test_when_arrivals_are_all_later_everything_is_just_later(arrivals, seed):
+    dice = np.random.Generator(np.random.PCG64(seed))
+    tokens = dice.integers(1, 300, len(arrivals)), dice.integers(1, 20, len(arrivals))
+    here = foretell(engine(), asked(sorted(arrivals), *tokens))
+    there = foretell(engine(), asked([at + 4096.0 for at in sorted(arrivals)], *tokens))
+    assert there.e2e_ms == pytest.approx(here.e2e_ms, abs=1e-3)
