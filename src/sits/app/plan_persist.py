@@ -6,6 +6,7 @@ write, and a simulated service under each way of writing.
 Deliberately absent: the computing (`sits.bench.disk`, `sits.predict.persist`, `sits.bench.disk_flow`).
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -338,17 +339,20 @@ def _print_measured(measured: "Measured", fits: "dict[str, DiskFit]") -> None:
             f"{size / 1024:>6,.0f} KiB{show_duration(middle):>12}{between:>22}{show_duration(read):>12}{len(times):>7}"
         )
     for name, fit in fits.items():
+        fixed = _between(fit.fixed_ns, show_duration)
+        rate = _between(fit.bytes_per_s, lambda value: f"{value / 1e9:.3g} GB/s")
         click.echo(
-            f"\n{name}: fixed {_between(fit.fixed_ns, 1e-3, 'us')} + bytes / {_between(fit.bytes_per_s, 1e-9, 'GB/s')}"
-            f"\n  exponent {_between(fit.exponent, 1, '')}(1 = proportional), error of the line {fit.mape:.1%}, "
+            f"\n{name}: {fixed} + bytes / {rate}"
+            f"\n  exponent {_between(fit.exponent, lambda value: f'{value:.2f}')} (1 = proportional), error of the line {fit.mape:.1%}, "
             f"spread of the times {fit.spread:.0%} (P10 to P90), {fit.sizes} sizes, {fit.times} times"
         )
     shown = ", ".join(f"{depth}: {rate / 1e9:.2f}" for depth, rate in measured.depths.items())
     click.echo(f"\nwrites of 1 MiB outstanding: GB/s  {shown}\n")
 
 
-def _between(value: "Interval", scale: float, unit: str) -> str:
-    return f"{value.value * scale:.3g} {unit} [{value.low * scale:.3g}, {value.high * scale:.3g}] "
+def _between(value: "Interval", shown: Callable[[float], str]) -> str:
+    """A figure and its interval."""
+    return f"{shown(value.value)} [{shown(value.low)}, {shown(value.high)}]"
 
 
 def _print(document: dict[str, Any]) -> None:
