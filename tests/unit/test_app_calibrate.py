@@ -176,6 +176,7 @@ def wrong(tmp_path, name):
         "no folder": (("calibrate", tmp_path / "none", *out), "no directory"),
         "no run": (("calibrate", recording, *out, "--run", "three"), "no run 'three' (runs: one, two)"),
         "no limit": (("calibrate", recording, *out, "--set", "block=3"), "did you mean block"),
+        "no word": (("calibrate", recording, *out, "--metrics", asked), "tells no limit of its engine"),
         "no number": (("calibrate", recording, *out, "--set", "blocks=many"), "'many' is no whole number"),
         "no model": (("predict", "--requests", asked), "--model model.json"),
         "no model there": (("predict", "--model", tmp_path / "none", "--requests", asked), "no model at"),
@@ -190,7 +191,7 @@ def wrong(tmp_path, name):
 
 @pytest.mark.parametrize(
     "name",
-    ["no folder", "no run", "no limit", "no number", "no model", "no model there", "no JSON", "newer", "damaged", "no requests", "no users", "both"],
+    ["no folder", "no run", "no limit", "no word", "no number", "no model", "no model there", "no JSON", "newer", "damaged", "no requests", "no users", "both"],
 )  # fmt: skip
 def test_what_is_wrong_is_told_in_one_line_with_the_way_out(tmp_path, capsys, name):
     arguments, text = wrong(tmp_path, name)
@@ -275,3 +276,19 @@ def test_the_page_is_well_formed_escaped_and_holds_every_figure(tmp_path):
     p50 = json.loads(told)["quantiles"]["e2e_ms"]["p50"]
     assert f"{p50:,.1f}" in text
     assert "http" not in text.replace("http://www.w3.org", "")
+
+
+def test_the_engines_own_word_goes_before_its_figures_and_the_hand_before_both(tmp_path):
+    page = Path(__file__).parents[1] / "data" / "engines" / "vllm_metrics_load.txt"
+    log = tmp_path / "engine.log"
+    log.write_text("non-default args: {'max_num_seqs': 24, 'max_num_batched_tokens': 4096}")
+    code, told = sitsctl(
+        "calibrate", write_recording(tmp_path / "r"), "-o", tmp_path / "m.json", "--metrics", page, "--engine-log", log,
+        "--set", "max_num_seqs=20", "--no-check", "-q", "--json",
+    )  # fmt: skip
+    assert code == 0
+    found = {
+        name: limit["value"] for name, limit in json.loads(told)["limits"].items() if isinstance(limit, dict)
+    }
+    assert found == {"blocks": 1023, "block_size": 128, "max_num_seqs": 20, "max_num_batched_tokens": 4096}
+    assert json.loads(told)["limits"]["prefix_caching"] is True

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from sits.predict.engine_facts import EngineFacts
     from sits.predict.fit_limits import Limit
     from sits.predict.fit_model import FittedEngine
 
+_text = click.Path(exists=True, dir_okay=False, path_type=Path)
 LIMIT_NAMES = ("blocks", "block_size", "max_num_seqs", "max_num_batched_tokens")
 
 
@@ -27,6 +29,13 @@ LIMIT_NAMES = ("blocks", "block_size", "max_num_seqs", "max_num_batched_tokens")
 @click.option(
     "--run", "runs", multiple=True, metavar="NAME", help="Fit to this run only; repeat it.  [default: all]"
 )
+@click.option(
+    "--metrics",
+    type=_text,
+    default=None,
+    help="A page of the engine's /metrics: its own word about its limits.",
+)
+@click.option("--engine-log", type=_text, default=None, help="The engine's log from its start on: the same.")
 @click.option(
     "--set",
     "given",
@@ -53,7 +62,7 @@ LIMIT_NAMES = ("blocks", "block_size", "max_num_seqs", "max_num_batched_tokens")
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 def calibrate(
-    folder: Path, out: Path, runs: tuple[str, ...], given: tuple[str, ...],
+    folder: Path, out: Path, runs: tuple[str, ...], metrics: Path | None, engine_log: Path | None, given: tuple[str, ...],
     half_life: float, check: bool, seed: int, as_json: bool, quiet: bool,
 ) -> int:  # fmt: skip
     """Fit a model of an engine to the recording in DIR and write it to a file for `sitsctl predict`.
@@ -73,10 +82,10 @@ def calibrate(
     from sits.bench.recording import read_recording  # noqa: PLC0415
 
     prepare(out.absolute().parent)
-    limits = given_limits(given)
+    limits, caching = limits_of(facts_of(metrics, engine_log, given))
     recording = _chosen(read_recording(folder), runs)
     with Progress(quiet=quiet) as progress:
-        fitted = functools.partial(fit, given=limits, half_life=half_life, seed=seed)
+        fitted = functools.partial(fit, given=limits, prefix_caching=caching, half_life=half_life, seed=seed)
         model = fitted(recording, progress=progress)
         if check and len(recording.runs) > 1:
             compared, _ = held_out(recording, seed=seed, progress=progress, fit=fitted)
@@ -104,10 +113,45 @@ def _chosen(recording: Any, names: tuple[str, ...]) -> Any:
     return recording.only(set(names))
 
 
-def given_limits(pairs: tuple[str, ...]) -> "dict[str, Limit]":
-    """Limits given by hand as `name=number`."""
+def facts_of(metrics: Path | None, engine_log: Path | None, given: tuple[str, ...]) -> "EngineFacts":
+    """The engine's own word, and what is given by hand as `name=number`, which goes first."""
+    from sits.bench.lines import text_of  # noqa: PLC0415
     from sits.core.errors import ConfigError  # noqa: PLC0415
+    from sits.predict.engine_facts import read_facts  # noqa: PLC0415
+
+    texts = {
+        name: text_of(path) for name, path in (("metrics", metrics), ("log", engine_log)) if path is not None
+    }
+    for name, text in texts.items():
+        alone = read_facts(log=text) if name == "log" else read_facts(metrics=text)
+        if all(getattr(alone, limit) is None for limit in LIMIT_NAMES):
+            path = metrics if name == "metrics" else engine_log
+            raise ConfigError(
+                f"{path} tells no limit of its engine",
+                field=name,
+                value=str(path),
+                hint="give a page with vllm:cache_config_info, or a log that holds the engine's start",
+            )
+    return read_facts(log=texts.get("log"), metrics=texts.get("metrics"), given=_given(given))
+
+
+def limits_of(facts: "EngineFacts") -> "tuple[dict[str, Limit], bool | None]":
+    """Limits the engine or somebody told, and whether there is a prefix cache; None: nobody said."""
     from sits.predict.fit_limits import Limit  # noqa: PLC0415
+
+    told = {name: getattr(facts, name) for name in LIMIT_NAMES}
+    found = {
+        name: Limit(value=fact.value, source=fact.source, sure=True)
+        for name, fact in told.items()
+        if fact is not None
+    }
+    caching = facts.prefix_caching
+    said = caching is not None and not caching.source.startswith("assumption")
+    return found, bool(caching.value) if said and caching is not None else None
+
+
+def _given(pairs: tuple[str, ...]) -> dict[str, int]:
+    from sits.core.errors import ConfigError  # noqa: PLC0415
 
     found = {}
     for pair in pairs:
@@ -125,7 +169,7 @@ def given_limits(pairs: tuple[str, ...]) -> "dict[str, Limit]":
                 value=value,
                 hint=f"{name}=128",
             )
-        found[name] = Limit(value=int(value), source="given by hand", sure=True)
+        found[name] = int(value)
     return found
 
 

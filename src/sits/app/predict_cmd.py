@@ -50,8 +50,12 @@ class _Time(click.ParamType):
     help="Layers of the profile's model (num_hidden_layers).",
 )
 @click.option(
+    "--metrics", type=_text, default=None, help="A page of the profile's engine's /metrics: its limits."
+)
+@click.option("--engine-log", type=_text, default=None, help="Its log from its start on: the same.")
+@click.option(
     "--set", "given", multiple=True, metavar="NAME=N",
-    help="A limit of the profile's engine (blocks, block_size, max_num_seqs, max_num_batched_tokens): all four.",
+    help="A limit of the profile's engine by hand (blocks, block_size, max_num_seqs, max_num_batched_tokens).",
 )  # fmt: skip
 @click.option(
     "--overhead",
@@ -112,7 +116,8 @@ class _Time(click.ParamType):
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 def predict(
-    model: Path | None, profile: Path | None, layers: int | None, given: tuple[str, ...], overhead: int, async_scheduling: bool,
+    model: Path | None, profile: Path | None, layers: int | None, metrics: Path | None, engine_log: Path | None,
+    given: tuple[str, ...], overhead: int, async_scheduling: bool,
     requests: Path, runs: tuple[str, ...], loop: str, users: int | None, think: int, prefix_hits: float | None,
     level: float, passes: int | None, seed: int, html: Path | None, as_json: bool, quiet: bool,
 ) -> int:  # fmt: skip
@@ -130,7 +135,9 @@ def predict(
     prepare(html.absolute().parent if html else None)
     asked = _chosen(read_asked(requests, arrivals=users is None), runs)
     if profile is not None:
-        about, predictions = _by_profile(profile, layers, given, overhead / 1e3, async_scheduling, asked)
+        about, predictions = _by_profile(
+            profile, layers, (metrics, engine_log, given), overhead / 1e3, async_scheduling, asked
+        )
     else:
         wanted = Wanted(
             loop=loop,
@@ -179,18 +186,18 @@ def _by_model(
 
 
 def _by_profile(
-    path: Path, layers: int | None, given: tuple[str, ...], overhead_us: float, async_scheduling: bool, asked: Sequence[Any]
+    path: Path, layers: int | None, told: "tuple[Path | None, Path | None, tuple[str, ...]]", overhead_us: float, async_scheduling: bool, asked: Sequence[Any]
 ) -> "tuple[dict[str, Any], list[Predicted]]":  # fmt: skip
-    from sits.app.calibrate import given_limits  # noqa: PLC0415
+    from sits.app.calibrate import facts_of  # noqa: PLC0415
     from sits.bench.profile_predictions import described, predict_profiled, profiled_engine  # noqa: PLC0415
 
     if layers is None:
         raise click.UsageError("no table says how many layers the model has: --layers N (num_hidden_layers)")
-    limits = {name: limit.value for name, limit in given_limits(given).items()}
+    facts = facts_of(*told)
     profile, spec = profiled_engine(
-        path, layers, limits, overhead_us=overhead_us, async_scheduling=async_scheduling
+        path, layers, facts, overhead_us=overhead_us, async_scheduling=async_scheduling
     )
-    return described(profile, spec), [predict_profiled(spec, one) for one in asked]
+    return described(profile, spec, facts), [predict_profiled(spec, facts, one) for one in asked]
 
 
 def _chosen(asked: Sequence[Any], runs: tuple[str, ...]) -> list[Any]:

@@ -6,7 +6,6 @@ what the tables leave out (host time, the way to the engine and back) is said wi
 Deliberately absent: closed loops, and prefix hits.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,12 @@ from sits.bench.asked import Asked
 from sits.bench.foretell import Pass
 from sits.bench.predictions import Predicted, summed, told_of
 from sits.core.errors import ConfigError
+from sits.predict.engine_facts import REQUIRED, EngineFacts
 from sits.predict.profile import Profile, load_profile
 from sits.sim.forecast import engine, forecast
 from sits.sim.spec import EngineSpec
 
-LIMITS = ("blocks", "block_size", "max_num_seqs", "max_num_batched_tokens")
 ASSUMED = (
-    "the scheduler of vLLM V1: chunked prefill, first come first served, no sliding window",
     "mean step times: no stalls, no noise, so tails are those of the load alone",
     "the front end (HTTP, tokenizing, hops between processes) takes no time; calibrate from logs to have it",
     "no request shares a prefix with another",
@@ -30,12 +28,7 @@ ASSUMED = (
 
 
 def profiled_engine(
-    path: Path,
-    layers: int,
-    limits: Mapping[str, int],
-    *,
-    overhead_us: float = 0.0,
-    async_scheduling: bool = False,
+    path: Path, layers: int, facts: EngineFacts, *, overhead_us: float = 0.0, async_scheduling: bool = False
 ) -> tuple[Profile, EngineSpec]:
     """The engine of a profile, with its limits as told.
 
@@ -43,26 +36,21 @@ def profiled_engine(
         ConfigError: a limit is not told, or the tables cannot be used.
 
     """
-    missing = [name for name in LIMITS if name not in limits]
+    missing = [name for name in REQUIRED if getattr(facts, name) is None]
     if missing:
         raise ConfigError(
             f"a profile does not say {', '.join(missing)}",
             field=missing[0],
-            hint=f"take it from the engine's log or metrics: --set {missing[0]}=N",
+            hint=f"give --metrics FILE, --engine-log FILE or --set {missing[0]}=N",
         )
     profile = load_profile(path, layers, overhead_us=overhead_us)
+    told = facts.arguments()
     return profile, engine(
-        profile,
-        blocks=limits["blocks"],
-        block_size=limits["block_size"],
-        max_num_seqs=limits["max_num_seqs"],
-        max_num_batched_tokens=limits["max_num_batched_tokens"],
-        prefix_caching=True,
-        async_scheduling=async_scheduling,
+        profile, **{**told, "async_scheduling": async_scheduling or told["async_scheduling"]}
     )
 
 
-def predict_profiled(spec: EngineSpec, asked: Asked) -> Predicted:
+def predict_profiled(spec: EngineSpec, facts: EngineFacts, asked: Asked) -> Predicted:
     """Predict one run on such an engine."""
     arrivals = np.round(asked.arrival_ms * 1e6).astype(np.int64)
     done = forecast(spec, arrivals, asked.prompt_tokens, asked.output_tokens)
@@ -78,15 +66,16 @@ def predict_profiled(spec: EngineSpec, asked: Asked) -> Predicted:
         0.0,
         int(done.preemptions[done.preemptions > 0].sum()),
     )
-    return summed(asked, None, [one], [], ASSUMED, told_of(asked, [one]))
+    return summed(asked, None, [one], [], (*facts.assumed, *ASSUMED), told_of(asked, [one]))
 
 
-def described(profile: Profile, spec: EngineSpec) -> dict[str, Any]:
+def described(profile: Profile, spec: EngineSpec, facts: EngineFacts) -> dict[str, Any]:
     """What a document says of such an engine."""
+    told = {name: getattr(facts, name) for name in REQUIRED}
     return {
         "profile": profile.source,
         "limits": {
-            name: {"value": getattr(spec, name), "source": "given by hand", "sure": True} for name in LIMITS
+            name: {"value": fact.value, "source": fact.source, "sure": True} for name, fact in told.items()
         },
         "overhead_us": profile.overhead_us,
         "async_scheduling": spec.async_scheduling,

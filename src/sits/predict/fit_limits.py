@@ -150,7 +150,7 @@ def _blocks(seen: Seen) -> Limit:
         raise ConfigError(
             f"how many KV blocks the engine has is not told: {len(np.unique(seen.usage))} different values of its KV usage",
             field="blocks",
-            hint="give its number (vllm:cache_config_info in its metrics, num_gpu_blocks; or its log): "
+            hint="give --metrics FILE (a page of the engine's /metrics, with vllm:cache_config_info), --engine-log FILE or "
             "--set blocks=N",
         )
     return Limit(value=found, source="every value of the KV usage gauge is a multiple of 1/N", sure=True)
@@ -168,7 +168,7 @@ def _block_size(seen: Seen, blocks: int, most: float) -> Limit:
         raise ConfigError(
             "how many tokens a KV block holds is not told, and the pool was full at times, so it matters",
             field="block_size",
-            hint="give --set block_size=16",
+            hint="give --metrics FILE or --set block_size=16",
         )
     return Limit(
         value=16,
