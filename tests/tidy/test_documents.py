@@ -23,7 +23,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 _CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _DOTTED = re.compile(r"sits(\.\w+)+")
-_FILE = re.compile(r"[\w.-]+(/[\w.-]+)+\.(py|md|toml|yaml|yml|json|lock|sh|css|js|j2|html|png|svg)")
+_FILE = re.compile(r"[\w.-]+(/[\w.-]+)+\.(py|md|toml|yaml|yml|json|lock|sh|css|js|j2|html|png|svg)(?!\w)")
 _COMMAND = re.compile(r"(?:^\s*|[$|&;/]\s*)sitsctl ([a-z][\w-]*)")
 _TARGET = re.compile(r"\bmake ([a-z][\w-]*)")
 
