@@ -1,4 +1,6 @@
-"""Write docs/accuracy.md and docs/accuracy.svg: how far predictions were off, every case, failures included.
+"""Write docs/accuracy.svg and its part of docs/accuracy.md: how far predictions were off, every case, failures included.
+
+What stands in the page outside of this part's marks is left as it is.
 
 Usage: python tools/accuracy.py [--passes N] [--docs FOLDER]
 """
@@ -13,12 +15,22 @@ from sits.bench.accuracy_page import section
 
 ROOT = Path(__file__).parents[1]
 RECORDINGS = ROOT / "tests" / "data" / "engines" / "recordings"
+BEGIN, END = "<!-- calibrated from logs -->", "<!-- end: calibrated from logs -->"
 HEAD = """# Accuracy
 
 How far the predictors were off on recordings they were not fitted to.  Figures of step times of GPUs are in
 [accuracy-steptime.md](accuracy-steptime.md), of made-up workloads in [accuracy-workload.md](accuracy-workload.md).
 How to calibrate a model of your own engine, and what it says of its own error, is in [calibrate.md](calibrate.md).
 """
+
+
+def written(page: str, part: str) -> str:
+    """The page with this part renewed, or put at its end."""
+    part = f"{BEGIN}\n{part.strip()}\n{END}\n"
+    if BEGIN in page and END in page:
+        before, _, rest = page.partition(BEGIN)
+        return before + part + rest.partition(END)[2].lstrip("\n")
+    return f"{page.rstrip()}\n\n{part}"
 
 
 def main() -> None:
@@ -29,8 +41,9 @@ def main() -> None:
     arguments = parser.parse_args()
     with Progress() as progress:
         found = examine(RECORDINGS, arguments.passes, progress)
-    page = f"{HEAD}\n{section(found, 'make accuracy')}"
-    (arguments.docs / "accuracy.md").write_text(page, encoding="utf-8")
+    page = arguments.docs / "accuracy.md"
+    before = page.read_text(encoding="utf-8") if page.exists() else HEAD
+    page.write_text(written(before, section(found, "make accuracy")), encoding="utf-8")
     (arguments.docs / "accuracy.svg").write_text(
         chart(by_case(found.cases, "loads left out")), encoding="utf-8"
     )
