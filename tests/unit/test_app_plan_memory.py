@@ -82,3 +82,36 @@ def test_wrong_usage_is_told(arguments, says):
     result = run(*arguments)
     assert result.exit_code != 0
     assert says in result.output + str(result.exception)
+
+
+def test_pressure_and_a_reading_of_the_gpus(tmp_path):
+    reading = tmp_path / "gpus.txt"
+    reading.write_text("#Entity FBTTL FBUSD\nID\nGPU 0 81920 72000\nGPU 1 81920 30000\n")
+    common = (
+        "--gpus",
+        "2",
+        "--context",
+        "4096",
+        "--requests",
+        "40",
+        "--rate",
+        "2",
+        "--device-memory",
+        str(reading),
+    )
+    result = run(*common)
+    assert result.exit_code == 0, result.output
+    for words in (
+        "contention",
+        "roomy",
+        "GPU 0: 70.3 of 80.0 GiB",
+        "activations, graphs",
+        "GPU 1",
+        "less than weights",
+    ):
+        assert words in result.stdout
+    document = json.loads(run(*common, "--json").stdout)
+    assert [check["agrees"] for check in document["devices"]] == [True, False]
+    assert document["contexts"][0]["pressure"]["contention"] == 0.0
+    reading.write_text("nothing")
+    assert "no memory of a GPU" in str(run(*common).exception)

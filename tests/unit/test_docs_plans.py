@@ -28,7 +28,7 @@ def run(*arguments):
 @pytest.mark.parametrize("page", PAGES)
 def test_its_commands_are_understood(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("fleet.yaml", "trace.csv", "engine.log", "spans.jsonl", "out/disk.json"):
+    for name in ("fleet.yaml", "trace.csv", "engine.log", "spans.jsonl", "gpus.txt", "out/disk.json"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     text = text_of(page)

@@ -14,8 +14,9 @@ import click
 from sits.app.quantities import BYTES
 
 if TYPE_CHECKING:
-    from sits.bench.sweep_memory import Comparison, Side
+    from sits.bench.sweep_memory import Comparison, Side, Work
     from sits.core.fleet import Model
+    from sits.predict.paged_pressure import DeviceCheck, Pressure
     from sits.predict.sharding import Sharding
 
 CONTEXTS = (2048, 8192, 32_768, 131_072)
@@ -62,6 +63,18 @@ DEFINED = (
               help="Tokens all prompts begin with; blocks hold them once.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    default=None,
+    help="Also say how hard the pool is pressed by the work at so many requests a second (Poisson).",
+)
+@click.option(
+    "--device-memory",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    default=None,
+    help="Hold the first plan against a reading of the GPUs: nvidia-smi -q, -q -x, or dcgmi dmon -e 250,252.",
+)
+@click.option(
     "--pair", default=None, metavar="GB,%,GB,%",
     help="Hold a published pair (static bytes, waste, paged bytes, waste) against itself at the longest context.",
 )  # fmt: skip
@@ -83,6 +96,8 @@ def memory(
     max_num_seqs: int,
     shared_prefix: int,
     seed: int,
+    rate: float | None,
+    device_memory: Path | None,
     pair: str | None,
     as_json: bool,
     quiet: bool,
@@ -101,6 +116,7 @@ def memory(
     kinds = [parse_sharding(text) for text in plans] or _each_kind(count)
     simulated = next((plan for plan in kinds if plan.ranks == plan.tensor), Sharding(tensor=count))
     rows = [_plan_row(model, plan, gpu_memory, block_size) for plan in kinds]
+    checks = _device_checks(device_memory, rows[0]) if device_memory is not None else []
     found: list[dict[str, Any]] = []
     seen: list[Comparison] = []
     with Progress(quiet=quiet) as progress:
@@ -126,6 +142,10 @@ def memory(
                     shared_prefix=shared_prefix,
                 )
                 row["fit_static"], row["fit_paged"] = fits.static, fits.paged
+            if rate is not None and result.paged is not None:
+                row["pressure"] = _pressure(
+                    model, gpu, simulated.tensor, gpu_memory, block_size, max_num_seqs, asked, rate, seed
+                )
             seen.append(result)
             found.append(row)
         progress("simulating", len(ordered), len(ordered))
@@ -134,10 +154,18 @@ def memory(
             "model": model.name, "gpu": gpu, "gpu_memory": gpu_memory, "work": work, "requests": requests, "seed": seed,
             "block_size": block_size, "simulated": str(simulated), "plans": rows, "contexts": found, "defined": DEFINED,
         }  # fmt: skip
-        print_json(document | ({"pair": checked} if checked else {}))
+        print_json(
+            document | ({"pair": checked} if checked else {}) | ({"devices": checks} if checks else {})
+        )
         return 0
     _print_plans(model, gpu_memory, rows)
     _print_contexts(seen, found, gpu, work, requests, str(simulated), block_size)
+    if rate is not None:
+        _print_pressure(found, rate)
+    for index, check in enumerate(checks):
+        click.echo(
+            f"\nGPU {index}: {check.used / 2**30:.1f} of {check.total / 2**30:.1f} GiB used, {rows[0]['plan']}: {check.said}"
+        )
     if checked is not None:
         from sits.predict.paged import explain_pair  # noqa: PLC0415
 
@@ -234,6 +262,53 @@ def _context_row(seen: "Comparison") -> dict[str, Any]:
         }
 
     return row | {"static": shown(seen.static), "paged": shown(seen.paged), "speedup": seen.speedup}
+
+
+def _pressure(
+    model: "Model", gpu: str, tp: int, gpu_memory: int, block_size: int, max_num_seqs: int, asked: "Work", rate: float, seed: int
+) -> "Pressure":  # fmt: skip
+    import msgspec  # noqa: PLC0415
+
+    from sits.bench.sweep_memory import pressure_under, tensor_engine  # noqa: PLC0415
+
+    spec = tensor_engine(model, gpu, tp, gpu_memory=gpu_memory, block_size=block_size)
+    return pressure_under(msgspec.structs.replace(spec, max_num_seqs=max_num_seqs), asked, rate, seed)
+
+
+def _device_checks(path: Path, row: dict[str, Any]) -> "list[DeviceCheck]":
+    """Each GPU of a reading against the fullest of the plan."""
+    from sits.app.output import read_text  # noqa: PLC0415
+    from sits.core.errors import ConfigError  # noqa: PLC0415
+    from sits.predict.paged_pressure import device_check, read_device_memory  # noqa: PLC0415
+
+    if "refused" in row:
+        raise click.UsageError(f"--device-memory needs a plan that fits: {row['refused']}")
+    try:
+        read = read_device_memory(read_text(path))
+    except ConfigError as error:
+        error.where = str(path)
+        raise
+    pool = row["pool_tokens"] * row["token_bytes"]
+    return [device_check(used, total, row["weights_bytes"], pool) for used, total in read]
+
+
+def _print_pressure(found: list[dict[str, Any]], rate: float) -> None:
+    from sits.predict.paged_pressure import SAID  # noqa: PLC0415
+
+    click.echo(f"\nthe pool at {rate:g} requests a second (Poisson), blocks:\n")
+    click.echo(
+        f"{'context':>8}{'use P50':>10}{'P99':>7}{'over 75%':>10}{'contention':>12}{'preempted/s':>13}{'recomputed':>12}"
+    )
+    for row in found:
+        if "pressure" in row:
+            seen = row["pressure"]
+            click.echo(
+                f"{row['context']:>8,}{seen.use_p50:>10.0%}{seen.use_p99:>7.0%}{seen.above_high:>10.0%}{seen.contention:>12.2f}"
+                f"{seen.preemptions_per_s:>13.2f}{seen.recomputed:>12.1%}  {seen.verdict}: {SAID[seen.verdict]}"
+            )
+    click.echo(
+        "\nuse: blocks in use / blocks, by time; contention: share of steps in which a request was denied blocks or lost them."
+    )
 
 
 def _print_plans(model: "Model", gpu_memory: int, rows: list[dict[str, Any]]) -> None:

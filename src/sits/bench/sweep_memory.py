@@ -23,10 +23,11 @@ from sits.core.errors import ConfigError
 from sits.core.fleet import Memory, Model
 from sits.predict.derive import derive_steptime
 from sits.predict.paged import OverTime, over_time
+from sits.predict.paged_pressure import Pressure, pressure_of
 from sits.predict.prepare import Rank
 from sits.predict.sharding import Sharding, room_of
-from sits.sim.model import simulate
-from sits.sim.spec import EngineSpec
+from sits.sim.model import EngineModel, simulate
+from sits.sim.spec import EngineSpec, refusal
 from sits.world import stream_generator
 
 Ints = NDArray[np.int64]
@@ -211,3 +212,30 @@ def _run(scheme: str, spec: EngineSpec, work: Work) -> Side:
         ),
         preemptions=int(seen.preemptions[ran].sum()),
     )
+
+
+def pressure_under(spec: EngineSpec, work: Work, rate_per_s: float, seed: int) -> Pressure:
+    """How hard the pool of one engine is pressed by `work` arriving at random at a rate; never-fitting requests left out."""
+    gaps = stream_generator(seed, "memory-arrivals").exponential(1e9 / rate_per_s, len(work.prompt))
+    arrivals = np.cumsum(gaps).astype(np.int64).tolist()
+    model: EngineModel[int] = EngineModel(spec)
+    now, added, rows = 0, 0, []
+    while added < len(arrivals) or len(model):
+        while added < len(arrivals) and arrivals[added] <= now:
+            prompt, output = int(work.prompt[added]), int(work.output[added])
+            if not refusal(spec, prompt, output, adapter=False):
+                model.add(added, prompt, output)
+            added += 1
+        seen = model.step(now, emitted=False)
+        if seen is None:
+            now = arrivals[added] if added < len(arrivals) else now
+            continue
+        computed = seen.prefill_tokens + seen.decode_tokens
+        rows.append(
+            (seen.duration_ns, seen.kv_used, seen.denied, seen.preempted, seen.recomputed_tokens, computed)
+        )
+        now += seen.duration_ns
+    durations, used, denied, preempted, recomputed, computed_tokens = (
+        np.array(rows, np.int64).reshape(-1, 6).T
+    )
+    return pressure_of(durations, used, spec.blocks, denied, preempted, recomputed, computed_tokens)
