@@ -100,7 +100,7 @@ def test_every_command_explains_itself(run, command):
         (("investigat",), "did you mean 'investigate'?"),
         (
             ("xyzzy",),
-            "commands: reproduce, up, reload, why, investigate, check, explain, replay, plan, keys, access, adapters, quota, shift, import, version",
+            "commands: reproduce, up, reload, why, investigate, check, explain, replay, plan, seedcheck, calibrate, predict, keys, access, adapters, quota, shift, import, version",
         ),
         (("reproduce", "--seeed", "3"), "--seed"),
         (("reproduce", "--seed", "-1"), "-1"),

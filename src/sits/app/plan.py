@@ -12,17 +12,21 @@ import click
 from sits.app.plan_batch import batch as plan_batch
 from sits.app.plan_capacity import capacity as plan_capacity
 from sits.app.plan_memory import memory as plan_memory
+from sits.app.plan_network import network as plan_network
 from sits.app.plan_persist import persist as plan_persist
+from sits.app.plan_queue import queue as plan_queue
 from sits.app.plan_startup import startup as plan_startup
 
 
-@click.group(short_help="Ask a predictor what to expect: KV memory, batching windows.")
+@click.group(short_help="Ask a predictor what to expect: memory, queues, networks, windows.")
 def plan() -> None:
     """Ask a predictor what to expect, before anything runs."""
 
 
 plan.add_command(plan_batch)
 plan.add_command(plan_capacity)
+plan.add_command(plan_network)
+plan.add_command(plan_queue)
 plan.add_command(plan_memory)
 plan.add_command(plan_persist)
 plan.add_command(plan_startup)

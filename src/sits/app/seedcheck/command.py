@@ -9,16 +9,17 @@ Deliberately absent: the derivations (`memory`, `queueing`, `windows`, `detector
 import os
 import shutil
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from sits.app.seedcheck.entry import Derived, Entry
+if TYPE_CHECKING:
+    from sits.app.seedcheck.entry import Derived, Entry
 
 WIDTH_PIPED, WIDTH_MOST = 100, 140
 
 
-def entries() -> tuple[Entry, ...]:
+def entries() -> "tuple[Entry, ...]":
     """All entries in the order of their numbers."""
     from sits.app.seedcheck import detectors, hardware, memory, queueing, software, windows  # noqa: PLC0415
 
@@ -57,7 +58,7 @@ def seedcheck(ids: tuple[str, ...], as_json: bool) -> int:
     return 1 if failed else 0
 
 
-def _chosen(ids: tuple[str, ...]) -> tuple[Entry, ...]:
+def _chosen(ids: tuple[str, ...]) -> "tuple[Entry, ...]":
     known = {entry.id: entry for entry in entries()}
     wanted = [one.upper() for one in ids]
     for one in wanted:
@@ -66,7 +67,7 @@ def _chosen(ids: tuple[str, ...]) -> tuple[Entry, ...]:
     return tuple(known[one] for one in wanted) if wanted else tuple(known.values())
 
 
-def _document(entry: Entry, derived: Derived) -> dict[str, Any]:
+def _document(entry: "Entry", derived: "Derived") -> dict[str, Any]:
     return {
         "id": entry.id,
         "title": entry.title,
@@ -80,7 +81,7 @@ def _document(entry: Entry, derived: Derived) -> dict[str, Any]:
     }
 
 
-def _explained(entry: Entry, derived: Derived) -> str:
+def _explained(entry: "Entry", derived: "Derived") -> str:
     source = "source" if entry.kind == "fact" else "computed with"
     lines = [
         f"{entry.id}  {entry.title}",
@@ -95,7 +96,7 @@ def _explained(entry: Entry, derived: Derived) -> str:
     return "\n".join(lines)
 
 
-def _table(found: list[tuple[Entry, Derived]]) -> None:
+def _table(found: "list[tuple[Entry, Derived]]") -> None:
     from rich.console import Console  # noqa: PLC0415  # rich is heavy; only this table needs it
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
