@@ -14,6 +14,8 @@ from soaking import CHAT, WORLD, say, serving, since_s
 SLICES, WARM, LAST = 20, slice(2, 5), slice(-3, None)
 """Memory is looked at after each twentieth; the median of the last three against the median of the third to the fifth."""
 DRIFT_MAX = 0.05
+NEVER_READ = 99
+"""The load's word for clients that never read, beside good ones."""
 PATHS = (CHAT, CHAT, CHAT, "/v1/completions", "/v1/messages")
 """One a slice; good requests are only good for the first."""
 
@@ -32,6 +34,8 @@ def main() -> int:
     failed = good = served = 0
     seen: list[dict[int, float]] = []
     with serving(args.workers) as (running, load):
+        # What is bounded is filled to its bound first: here the buffers of streams that nobody reads.
+        load.ask("hostile", port=running.port, kind=NEVER_READ, count=6400, seconds=600, conns=2)
         for part in range(SLICES):
             path, began_ns = PATHS[part % len(PATHS)], WORLD.now_ns()
             load.ask("set", path=path)
