@@ -1,23 +1,28 @@
 """What the simulator costs: one pinned core, CPU seconds, best of several rounds.
 
-    python benchmarks/bench_sim.py
+    python benchmarks/bench_sim.py [--cold] [--beside [--json FILE] [--page FILE]]
 
 Prints the start of a process that has the compiled kernel on disk (and, with `--cold`, of one that has not),
 `simulate` on 10,000 generated requests at three loads, and the emulated engine on the virtual loop, step by step
 and coasting (uneventful stretches of steps in one call).  The engine's
 figures are round numbers of the size of an 8B model on one A100; they set how long steps take, not how long
 simulating them takes.
+
+`--beside` runs only the comparison with Vidur and DynoSim (`benchmarks/sim/beside.py`).
 """
 
 import argparse
 import asyncio
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
+from sim.beside import compare, figures, page, table
 
 from sits.core.request import Request
 from sits.core.timeline import Timeline
@@ -193,12 +198,35 @@ def timers():
     print(f"virtual loop: {timer:.1f} us a timer, {sleep:.1f} us a sleep")
 
 
+def start_cpu_s():
+    """CPU seconds of a process that has the compiled kernel on disk, until it can simulate."""
+    return float(start_up("").split()[0])
+
+
+def beside(options):
+    compile_kernel()
+    rows = figures(compare())
+    start_s = start_cpu_s()
+    print(table(rows))
+    print(f"start of a process, compiled kernel on disk: {start_s:.2f} CPU-s")
+    if options.json:
+        Path(options.json).write_text(json.dumps({"rows": rows, "start_cpu_s": start_s}, indent=1) + "\n")
+    if options.page:
+        Path(options.page).write_text(page(rows, start_s))
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--cold", action="store_true", help="also time a process that has to compile the kernel"
     )
+    parser.add_argument("--beside", action="store_true", help="Vidur and DynoSim instead; installs them")
+    parser.add_argument("--json", help="write what --beside measured to this file")
+    parser.add_argument("--page", help="write docs/benchmark-sim.md to this file")
     options = parser.parse_args()
+    if options.beside:
+        beside(options)
+        sys.exit()
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     compile_kernel()
     print("start, compiled code on disk:", start_up(""))

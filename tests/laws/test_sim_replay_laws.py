@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sim_engines import columns, requests, tight, trace_specs
 from sits.sim.model import NOISE_DRAWS, front_end_ns, noise_draws, simulate
-from sits.sim.oracle import replay
+from sits.sim.oracle_replay import replay
 from sits.testing.loop import small_spec
 from sits.world import stream_generator
 

@@ -130,6 +130,18 @@ def empty(spec: EngineSpec, capacity: int) -> State:
     return State(rows, np.zeros(spec.max_num_seqs, np.int64), tally, slots)
 
 
+def whole_trace(spec: EngineSpec, prompts: Ints, outputs: Ints, adapters: Ints, priorities: Ints) -> State:
+    """An idle engine with a row for every request of a trace, none of which has come."""
+    state = empty(spec, len(prompts))
+    rows = state.rows
+    rows[:, kernel.PROMPT] = rows[:, kernel.TOTAL] = prompts
+    rows[:, kernel.OUTPUT] = outputs
+    rows[:, kernel.ADAPTER] = adapters
+    rows[:, kernel.PRIORITY] = priorities
+    rows[:, kernel.SCHEDULED_NS] = -1
+    return state
+
+
 class Cache(NamedTuple):
     """A block cache as the kernel's arrays, in its argument order."""
 

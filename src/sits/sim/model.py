@@ -351,22 +351,14 @@ def simulate(
     queued[fits] = front_end_ns(spec, arrivals[fits], prompts[fits])
     settings, noise = arrays.settings(spec), noise_draws(spec, rng)
 
-    def fresh() -> arrays.State:
-        state = arrays.empty(spec, int(fits.sum()))
-        state.rows[:, kernel.PROMPT] = state.rows[:, kernel.TOTAL] = prompts[fits]
-        state.rows[:, kernel.OUTPUT] = outputs[fits]
-        state.rows[:, kernel.ADAPTER] = wanted[fits]
-        state.rows[:, kernel.PRIORITY] = ranks[fits]
-        state.rows[:, kernel.SCHEDULED_NS] = -1
-        return state
-
+    columns = [column[fits] for column in (prompts, outputs, wanted, ranks)]
     shared = spec.prefix_caching and prefixes is not None
     preempted = shared
     if not shared:
-        state = fresh()
+        state = arrays.whole_trace(spec, *columns)
         steps, end_ns, preempted = kernel.simulate(queued[fits], *state, *settings, noise)
     if spec.prefix_caching and preempted:
-        state = fresh()
+        state = arrays.whole_trace(spec, *columns)
         names = [prefixes[i] for i in np.flatnonzero(fits).tolist()] if prefixes is not None else None
         steps, end_ns, _ = kernel.simulate_cached(
             queued[fits], *state, *settings, noise, *arrays.cache(spec, state.rows, names)

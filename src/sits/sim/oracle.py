@@ -6,7 +6,7 @@ come from the predictors themselves.  Tests run both on random workloads and dem
 checks its own books at the end of every step, so a wrong model cannot agree quietly.  Blocks are real here, cached
 or not: each has a number, holders, and a place in the order in which free ones are taken.
 
-`replay` is `model.simulate`: requests join the queue at given times, and steps overlap where the spec says so.
+`oracle_replay` runs whole traces through it.
 
 Deliberately absent: speed, and numba.
 """
@@ -14,7 +14,6 @@ Deliberately absent: speed, and numba.
 import math
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -22,99 +21,8 @@ from sits.core.errors import BugError
 from sits.predict.prepare import Preparation, Rank, StepWork, prepare_ns, step_input_bytes
 from sits.predict.profile import Profile, profile_time_us
 from sits.predict.steptime import StepTime, step_time_us
+from sits.sim.oracle_parts import OracleRequest, OracleStep, Pool
 from sits.sim.spec import EngineSpec, refusal
-
-
-class OracleRequest:
-    """One request: what it asked for, what it has, and when things happened to it."""
-
-    def __init__(
-        self, name: int, prompt: int, output: int, adapter: int, rank: tuple[int, int], names: Sequence[int]
-    ) -> None:
-        self.name = name
-        self.rank = rank
-        self.names = names
-        self.prompt = prompt
-        self.output = output
-        self.adapter = adapter
-        self.generated = 0
-        self.with_kv = 0
-        self.most_with_kv = 0
-        self.blocks: list[int] = []
-        self.ending = False
-        self.preemptions = 0
-        self.scheduled_ns = -1
-        self.first_token_ns = -1
-        self.last_token_ns = -1
-
-    @property
-    def without_kv(self) -> int:
-        """Tokens known (prompt and generated) that have no KV yet."""
-        return self.prompt + self.generated - self.with_kv
-
-    def content(self, index: int, size: int) -> tuple[object, ...]:
-        """What block `index` holds, when it is full: the names up to it, or the request's own text."""
-        if index < min(len(self.names), self.prompt // size):
-            return tuple(self.names[: index + 1])
-        return (self.rank, index)
-
-
-class _Pool:
-    """The KV blocks: free ones in the order they are taken, and what full ones can be found by."""
-
-    def __init__(self, count: int) -> None:
-        self.free = OrderedDict.fromkeys(range(count))
-        self.holders = [0] * count
-        self.found: dict[tuple[object, ...], int] = {}
-        self.holds: dict[int, tuple[object, ...]] = {}
-
-    def take(self) -> int:
-        block, _ = self.free.popitem(last=False)
-        if block in self.holds:
-            del self.found[self.holds.pop(block)]
-        self.holders[block] = 1
-        return block
-
-    def share(self, block: int) -> int:
-        self.free.pop(block, None)
-        self.holders[block] += 1
-        return block
-
-    def give_back(self, blocks: list[int]) -> None:
-        for block in reversed(blocks):
-            self.holders[block] -= 1
-            if not self.holders[block]:
-                self.free[block] = None
-        blocks.clear()
-
-    def remember(self, block: int, content: tuple[object, ...]) -> None:
-        if content not in self.found:
-            self.found[content] = block
-            self.holds[block] = content
-
-
-class OracleStep(NamedTuple):
-    """What one step did; the fields of `model.StepResult` that both models state."""
-
-    t_ns: int
-    duration_ns: int
-    running: int
-    waiting: int
-    prefill_tokens: int
-    decode_tokens: int
-    kv_used: int
-    preempted: int
-    denied: int
-    recomputed_tokens: int
-    copy_bytes: int
-    copy_ns: int
-    adapter_loads: int
-    eager: int
-    prepare_ns: int
-    stages_ns: tuple[int, ...]
-    started: list[int]
-    first: list[int]
-    finished: list[int]
 
 
 class OracleModel:
@@ -122,7 +30,7 @@ class OracleModel:
 
     def __init__(self, spec: EngineSpec) -> None:
         self.spec = spec
-        self.pool = _Pool(spec.blocks)
+        self.pool = Pool(spec.blocks)
         self.added = 0
         self.waiting: deque[OracleRequest] = deque()
         self.running: list[OracleRequest] = []
@@ -167,7 +75,7 @@ class OracleModel:
         if not (self.running or self.waiting):
             return None
         preempted = 0
-        step = _Step(self, now_ns, noise)
+        step = Step(self, now_ns, noise)
         step.schedule()
         while (
             not step.batch
@@ -175,7 +83,7 @@ class OracleModel:
             if not step.preempted:
                 raise BugError(f"a step at {now_ns} ns with work to do schedules nothing")
             preempted += step.preempted
-            step = _Step(self, now_ns, noise)
+            step = Step(self, now_ns, noise)
             step.schedule()
         step.preempted += preempted
         step.denied |= preempted > 0
@@ -208,7 +116,7 @@ class OracleModel:
             raise BugError("a running request's adapter is not on the device")
 
 
-class _Step:
+class Step:
     """One step in the making: `batch` maps each scheduled request to the tokens it takes."""
 
     def __init__(self, model: OracleModel, now_ns: int, noise: float) -> None:
@@ -240,6 +148,7 @@ class _Step:
         return min(without_kv, limit) if limit else without_kv
 
     def blocks_for(self, tokens: int) -> int:
+        """Blocks that hold `tokens` tokens."""
         return -(-tokens // self.spec.block_size)
 
     def take(self, request: OracleRequest, tokens: int) -> None:
@@ -255,6 +164,7 @@ class _Step:
         self.budget -= tokens
 
     def continue_running(self) -> None:
+        """Give tokens and blocks to who runs, oldest admitted first."""
         model = self.model
         for request in list(model.running):
             if request not in model.running or request.ending:
@@ -305,6 +215,7 @@ class _Step:
         return adapter < 0 or len(in_use | {adapter}) <= self.spec.lora_slots
 
     def admit(self, request: OracleRequest, found: list[int], tokens: int) -> None:
+        """Let `request` run, sharing the blocks it `found`."""
         self.model.waiting.remove(request)
         self.load(request.adapter)
         self.model.running.append(request)
@@ -337,6 +248,7 @@ class _Step:
         slots.move_to_end(adapter)
 
     def admit_waiting(self) -> None:
+        """Admit who waits, in order, until somebody does not fit."""
         for request in list(self.model.waiting):
             if self.budget == 0 or len(self.model.running) == self.spec.max_num_seqs:
                 return
@@ -484,64 +396,3 @@ class _Step:
                     model.running.remove(request)
                     model.leave(request)
         return first, finished
-
-
-class Replayed(NamedTuple):
-    """One request of a `replay`, ns."""
-
-    scheduled_ns: int
-    first_token_ns: int
-    last_token_ns: int
-    preemptions: int
-
-
-def replay(
-    spec: EngineSpec,
-    queued_ns: Sequence[int],
-    prompts: Sequence[int],
-    outputs: Sequence[int],
-    adapters: Sequence[int],
-    priorities: Sequence[int],
-    prefixes: Sequence[Sequence[int]],
-    noise: Sequence[float] = (1.0,),
-) -> tuple[list[Replayed | None], int, int]:
-    """`model.simulate` in plain Python from the queue on: what became of each request, steps, and the end of the last.
-
-    Two steps may be under way: the one that runs and the one scheduled behind it.  With asynchronous
-    scheduling the next is scheduled as soon as the running one is the only one; otherwise when none is.
-    """
-    model = OracleModel(spec)
-    count = len(queued_ns)
-    seen: list[OracleRequest | None] = [None] * count
-    now_ns = busy_ns = host_free_ns = steps = arrived = 0
-    while arrived < count or model.requests:
-        if not model.requests:
-            now_ns = max(now_ns, queued_ns[arrived])
-        while arrived < count and queued_ns[arrived] <= now_ns:
-            i = arrived
-            if model.add(i, prompts[i], outputs[i], adapters[i], priorities[i], prefixes[i]):
-                seen[i] = model.requests[i]
-            arrived += 1
-        if not model.requests:
-            continue
-        step = _Step(model, now_ns, noise[steps % len(noise)])
-        step.schedule()
-        if not step.batch:
-            if not step.preempted and not any(request.ending for request in model.running):
-                raise BugError(
-                    f"nothing is under way at {now_ns} ns, and a step with work to do schedules nothing"
-                )
-            model.retire()
-            now_ns = max(now_ns, busy_ns)
-            continue
-        step.finish(host_free_ns, busy_ns)
-        now_ns = max(now_ns, busy_ns) if spec.async_scheduling else step.end_ns
-        busy_ns, host_free_ns = step.end_ns, step.host_free_ns
-        steps += 1
-    return [_outcome(request) for request in seen], steps, busy_ns
-
-
-def _outcome(request: OracleRequest | None) -> Replayed | None:
-    if request is None:
-        return None
-    return Replayed(request.scheduled_ns, request.first_token_ns, request.last_token_ns, request.preemptions)
