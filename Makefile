@@ -1,7 +1,7 @@
 # Two commands matter: `make demo` and `make test`.  Each sets up what it needs on a fresh machine.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check tiny soak bench bench-gateway accuracy size picture lock clean
+.PHONY: help demo test check tiny soak bench bench-gateway bench-sim accuracy size picture lock clean
 SHELL := /bin/bash
 
 PY := .venv/bin/python
@@ -36,6 +36,10 @@ bench: .venv/.ready-dev ## measurements; ratios within one run, for machines are
 bench-gateway: .venv/.ready-dev ## the gateway beside nginx, Envoy and four LLM gateways; installs them; writes docs/benchmarks.md
 	@mkdir -p out
 	$(PY) benchmarks/bench_gateway.py --all --full --hostile-first 1000000 --json out/bench-gateway.json --page docs/benchmarks.md
+
+bench-sim: .venv/.ready-dev ## the simulator beside Vidur and DynoSim; installs them; writes docs/benchmark-sim.md
+	@mkdir -p out
+	$(PY) benchmarks/bench_sim.py --beside --json out/bench-sim.json --page docs/benchmark-sim.md
 
 accuracy: .venv/.ready-dev ## docs/accuracy.md and its picture: every predictor against recordings it was not fitted to; minutes
 	$(PY) tools/accuracy.py
