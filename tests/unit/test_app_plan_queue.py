@@ -202,3 +202,40 @@ def test_scaling_over_nodes(plan, tmp_path):
     code, out, _ = plan("network", "--scaling", path, "--json")
     assert code == 1
     assert "not enough node counts" in json.loads(out)["refusal"]
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_figures_of_the_guide_are_those_of_the_predictors():
+    """docs/queueing.md, table of one server: P99, error of the tail, error of the published formula."""
+    from sits.predict.queue import predict_queue
+    from sits.predict.queue_reference import l99_reference_error
+    from sits.predict.queue_service import constant, gamma, two_kinds
+
+    services = {
+        "constant 50 ms": constant(50e6),
+        "gamma 50 ms, CV 0.5": gamma(50e6, 0.5),
+        "gamma 50 ms, CV 1": gamma(50e6, 1.0),
+        "20 ms, one in ten 200 ms": two_kinds(20e6, 200e6, 0.1),
+        "gamma 50 ms, CV 3": gamma(50e6, 3.0),
+    }
+    text = (ROOT / "docs" / "queueing.md").read_text(encoding="utf-8")
+    for name, service in services.items():
+        (row,) = [line for line in text.splitlines() if line.startswith(f"| {name} |")]
+        for cell, busy in zip(row.split("|")[2:5], (0.5, 0.8, 0.95), strict=True):
+            p99, tail, formula = (float(re.match(r"\s*([-+.\d]+)", part)[1]) for part in cell.split(";"))
+            rate = busy / service.mean_ns * 1e9
+            exact = predict_queue(rate, service).p99_ns
+            assert p99 == pytest.approx(exact / 1e6, abs=0.6)
+            about = predict_queue(rate, service, method="tail").p99_ns / exact - 1
+            assert tail / 100 == pytest.approx(about, abs=6e-4)
+            assert formula / 100 == pytest.approx(l99_reference_error(rate, service), abs=6e-3)
+
+
+def test_the_points_of_the_guide_have_the_knee_that_is_drawn(plan):
+    code, out, _ = plan("queue", "--points", ROOT / "examples" / "p99-points.csv")
+    assert code == 0
+    shown = re.search(r"knee at load (\S+), 95 % interval (\S+) \.\. (\S+)", out).groups()
+    drawn = (ROOT / "docs" / "knee.svg").read_text(encoding="utf-8")
+    assert f"P99 x2 at {float(shown[0]):.3g}" in drawn

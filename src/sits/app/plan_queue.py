@@ -312,7 +312,7 @@ def _knee_chart(points: "list[Point]", seen: "Knee") -> dict[str, Any]:
     curve = []
     if seen.curve is not None:
         top = max(point.load for point in points)
-        curve = [(top * i / 80, seen.curve.p99_ns(top * i / 80)) for i in range(81)]
+        curve = [(top * i / 240, seen.curve.p99_ns(top * i / 240)) for i in range(241)]
     return {
         "heading": "P99 against load" + (f": no knee, {seen.refusal}" if seen.refusal else ""),
         "curve": curve,
