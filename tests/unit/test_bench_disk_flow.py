@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sits.bench.disk_flow import MODES, Persisting, flow, slowdown
 from sits.core.errors import ConfigError
 from sits.predict.derive import derive_steptime
-from sits.predict.persist import Disk
+from sits.predict.persist import Disk, wait_ns, write_ns
 from sits.predict.prepare import Rank
 from sits.predict.sharding_models import MODELS
 from sits.sim.model import simulate
@@ -83,28 +83,45 @@ def test_small_writes_are_gathered():
 
 @settings(max_examples=25, deadline=None)
 @given(
-    requests=st.lists(
-        st.tuples(st.integers(0, 10**9), st.integers(1, 2000), st.integers(1, 40)), min_size=1, max_size=12
-    ),
+    requests=st.lists(st.tuples(st.integers(1, 2000), st.integers(1, 40)), min_size=1, max_size=12),
     bandwidth=st.floats(1e8, 5e9),
     flush=st.integers(1, 3000),
 )
-def test_no_way_of_writing_is_faster_than_none_and_sync_is_the_slowest_to_the_end(requests, bandwidth, flush):
-    requests.sort()
-    given = tuple(np.array(column) for column in zip(*requests, strict=True))
-    what = msgspec.structs.replace(WHAT, disk=Disk(fixed_ns=0, bytes_per_s=bandwidth), flush_tokens=flush)
+def test_the_same_steps_take_longer_by_exactly_what_they_waited(requests, bandwidth, flush):
+    """All requests are there from the beginning, so that waiting changes no batch."""
+    prompt, output = (np.array(column) for column in zip(*requests, strict=True))
+    given = (np.zeros(len(requests), np.int64), prompt, output)
+    what = msgspec.structs.replace(
+        WHAT, disk=Disk(fixed_ns=0, bytes_per_s=bandwidth), flush_tokens=flush, buffer_bytes=2**28
+    )
     seen = {mode: run(mode, what, given) for mode in MODES}
-    assert {flow.written_bytes for mode, flow in seen.items() if mode != "none"} == {
-        int((given[1] + given[2] - 1).sum()) * what.token_bytes
-    }
-    for mode in MODES:
-        assert (
-            seen[mode].end_ns >= seen["none"].end_ns - 1_000_000
-        )  # batches differ a little when steps are held
-        assert (seen[mode].ttft_ns > 0).all()
+    end = {mode: flow.end_ns for mode, flow in seen.items()}
+    for mode in ("sync", "layerwise"):
+        assert end[mode] == end["none"] + seen[mode].held_ns
+    for mode in ("behind", "layer-behind"):
+        assert end["none"] <= end[mode] <= end["none"] + seen[mode].held_ns
+    assert (
+        end["none"] <= end["layerwise"] <= end["sync"] + 32 * seen["sync"].writes
+    )  # each write is rounded to ns
+    for mode in MODES[1:]:
+        assert seen[mode].written_bytes == int((prompt + output - 1).sum()) * what.token_bytes
         assert seen[mode].staged_bytes <= max(what.buffer_bytes, (2048 + flush) * what.token_bytes)
 
 
 def test_an_unknown_mode_is_told():
     with pytest.raises(ConfigError, match="layer-behind"):
         run("sometimes")
+
+
+def test_the_wait_the_formula_expects_is_that_of_writes_in_order():
+    """Requests of one step each, written whole and behind, are the queue of Pollaczek and Khinchine."""
+    rng = np.random.Generator(np.random.PCG64(3))
+    rate, count = 2.0, 4000
+    arrivals = np.cumsum(rng.exponential(1e9 / rate, count)).astype(np.int64)
+    prompt = rng.choice([16, 64], count)
+    what = msgspec.structs.replace(WHAT, disk=Disk(fixed_ns=100_000, bytes_per_s=20e6), flush_tokens=1)
+    seen = run("behind", what, (arrivals, prompt, np.ones(count, np.int64)))
+    services = [write_ns(tokens * what.token_bytes, what.disk, what.pcie) for tokens in prompt.tolist()]
+    waited = seen.lag_ns.mean() - np.mean(services) * count / seen.writes
+    assert seen.writes > 0.95 * count  # nearly every request is a step of its own
+    assert wait_ns(rate, services) == pytest.approx(waited, rel=0.15)

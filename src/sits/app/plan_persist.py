@@ -165,6 +165,7 @@ def persist(
     from sits.app import output  # noqa: PLC0415
     from sits.app.plan_memory import model_named  # noqa: PLC0415
     from sits.app.terminal import Progress  # noqa: PLC0415
+    from sits.bench.disk_service import one_prompt, service  # noqa: PLC0415
 
     if sum(given is not None for given in (measure, figures, disk)) != 1:
         raise click.UsageError(
@@ -178,13 +179,14 @@ def persist(
         if measure is not None:
             measured, fits = _measure(measure, rounds, sync, limit, seed, progress)
         used = _disk(measure, figures, disk, disk_fixed, fits)
-        prompts = _prompts(model, gpu, gpus, sorted(set(contexts)), used, pcie)
-        modes = _modes(
-            model, gpu, gpus, gpu_memory, used, pcie, rate, requests, flush_tokens, buffer, seed, progress
-        )
+        prompts = [one_prompt(model, gpu, gpus, tokens, used, pcie) for tokens in sorted(set(contexts))]
+        served = service(
+            model, gpu, gpus, used, pcie, gpu_memory=gpu_memory, rate=rate, requests=requests,
+            flush_tokens=flush_tokens, buffer_bytes=buffer, seed=seed, progress=progress,
+        )  # fmt: skip
     document: dict[str, Any] = {
         "disk": used, "pcie": pcie, "measured": measured, "fit": fits or None, "model": model.name, "gpu": gpu, "gpus": gpus,
-        "prompts": prompts, "rate_per_s": rate, "requests": requests, "modes": modes, "defined": DEFINED,
+        "prompts": prompts, "rate_per_s": rate, "requests": requests, "modes": served.modes, "device": served.device, "defined": DEFINED,
     }  # fmt: skip
     if save is not None:
         import msgspec  # noqa: PLC0415
@@ -242,74 +244,6 @@ def _disk(
             ) from error
     assert stated is not None
     return Disk(fixed_ns=float(fixed_ns), bytes_per_s=stated)
-
-
-def _prompts(
-    model: Any, gpu: str, gpus: int, contexts: list[int], disk: "Disk", pcie: float
-) -> list[dict[str, Any]]:
-    """One prompt of each length: its cache, what computing it takes, and what writing it takes on top."""
-    from sits.predict.derive import derive_steptime  # noqa: PLC0415
-    from sits.predict.kv import kv_bytes, shape_of  # noqa: PLC0415
-    from sits.predict.persist import felt_ns, write_ns  # noqa: PLC0415
-    from sits.predict.steptime import step_time_us  # noqa: PLC0415
-
-    step = derive_steptime(model, gpu, gpus)
-    rows = []
-    for tokens in contexts:
-        size = kv_bytes(shape_of(model), [tokens])
-        chunks = [(min(2048, tokens - at), at) for at in range(0, tokens, 2048)]
-        compute = 1000 * sum(
-            step_time_us(
-                step, tokens=q, seqs_emitting=int(at + q == tokens), prefill_chunks=[(q, at)], eager=True
-            )
-            for q, at in chunks
-        )
-        write = write_ns(size, disk, pcie * gpus)
-        rows.append({
-            "tokens": tokens,
-            "kv_bytes": size,
-            "compute_ns": compute,
-            "write_ns": write,
-            "turn_ns": write_ns(size * 64 / tokens, disk, pcie * gpus),
-            "felt_sync_ns": felt_ns("sync", compute, write),
-            "felt_layerwise_ns": felt_ns("layerwise", compute, write + (model.layers - 1) * disk.fixed_ns, model.layers),
-        })  # fmt: skip
-    return rows
-
-
-def _modes(
-    model: Any, gpu: str, gpus: int, gpu_memory: int, disk: "Disk", pcie: float, rate: float, requests: int,
-    flush_tokens: int, buffer: int, seed: int, progress: Any,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """The simulated service under each way of writing."""
-    import numpy as np  # noqa: PLC0415
-
-    from sits.bench.disk_flow import MODES, WAITS, Persisting, flow, slowdown, summary  # noqa: PLC0415
-    from sits.bench.sweep_memory import tensor_engine, work_of  # noqa: PLC0415
-    from sits.predict.kv import shape_of, token_bytes  # noqa: PLC0415
-    from sits.world import stream_generator  # noqa: PLC0415
-
-    spec = tensor_engine(model, gpu, gpus, gpu_memory=gpu_memory)
-    work = work_of("conversation", 8192, requests, seed)
-    gaps = stream_generator(seed, "persist-arrivals").exponential(1e9 / rate, requests)
-    arrivals = np.cumsum(gaps).astype(np.int64).tolist()
-    what = Persisting(
-        token_bytes=token_bytes(shape_of(model)),
-        layers=model.layers,
-        disk=disk,
-        pcie=pcie * gpus,
-        flush_tokens=flush_tokens,
-        buffer_bytes=buffer,
-    )
-    found = []
-    for index, mode in enumerate(MODES):
-        progress("simulating", index, len(MODES))
-        found.append(flow(mode, spec, arrivals, work.prompt.tolist(), work.output.tolist(), what))
-    return [
-        {"mode": seen.mode, "durable_when_sent": seen.mode in WAITS, "slowdown": slowdown(seen, found[0])}
-        | summary(seen)
-        for seen in found
-    ]
 
 
 def _with_text_keys(measured: "Measured | None") -> dict[str, Any] | None:
@@ -389,5 +323,13 @@ def _print(document: dict[str, Any]) -> None:
         click.echo(
             f"{row['mode']:<13}{durable:>8}{times[0]:>10}{times[1]:>9}{times[2]:>10}{times[3]:>9}"
             f"{row['held_s'] / row['span_s']:>7.1%}{show_duration(row['lag_p99_ms'] * 1e6):>10}{row['device_busy']:>6.0%}{row['staged_gb']:>6.2f} GB"
+        )
+    device = document["device"]
+    if device["wait_ns"] is None:
+        click.echo(f"\nEach request's cache as one write at that rate: {device['said']}.")
+    else:
+        click.echo(
+            f"\nEach request's cache as one write at that rate, at random: the disk is {device['busy']:.0%} busy, and a write waits "
+            f"{show_duration(device['wait_ns'])} for it on average (Pollaczek and Khinchine)."
         )
     click.echo(f"\n{DEFINED}")
