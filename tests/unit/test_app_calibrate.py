@@ -292,3 +292,30 @@ def test_the_engines_own_word_goes_before_its_figures_and_the_hand_before_both(t
     }
     assert found == {"blocks": 1023, "block_size": 128, "max_num_seqs": 20, "max_num_batched_tokens": 4096}
     assert json.loads(told)["limits"]["prefix_caching"] is True
+
+
+def test_the_page_of_a_calibration_is_well_formed_and_shows_every_run_and_limit(tmp_path):
+    import html
+    import xml.etree.ElementTree as ET
+
+    page = tmp_path / "page.html"
+    code, told = sitsctl(
+        "calibrate",
+        write_recording(tmp_path / "r"),
+        "-o",
+        tmp_path / "m.json",
+        "-q",
+        "--json",
+        "--html",
+        page,
+    )
+    assert code == 0
+    text = page.read_text(encoding="utf-8")
+    drawings = [ET.fromstring(drawing) for drawing in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
+    assert [len(list(one.iter("rect"))) for one in drawings] == [2, 0]
+    assert len(list(drawings[1].iter("circle"))) == 120
+    for name, limit in json.loads(told)["limits"].items():
+        if isinstance(limit, dict):
+            assert name in text
+            assert html.escape(limit["source"]) in text
+    assert "Error on runs left out" in text

@@ -56,6 +56,12 @@ LIMIT_NAMES = ("blocks", "block_size", "max_num_seqs", "max_num_batched_tokens")
     show_default=True,
     help="Leave out runs in turn and predict them: the error.",
 )
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="Also write the fit as a page.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else, on stdout."
@@ -63,7 +69,7 @@ LIMIT_NAMES = ("blocks", "block_size", "max_num_seqs", "max_num_batched_tokens")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 def calibrate(
     folder: Path, out: Path, runs: tuple[str, ...], metrics: Path | None, engine_log: Path | None, given: tuple[str, ...],
-    half_life: float, check: bool, seed: int, as_json: bool, quiet: bool,
+    half_life: float, check: bool, html: Path | None, seed: int, as_json: bool, quiet: bool,
 ) -> int:  # fmt: skip
     """Fit a model of an engine to the recording in DIR and write it to a file for `sitsctl predict`.
 
@@ -75,13 +81,16 @@ def calibrate(
 
     import msgspec  # noqa: PLC0415
 
+    from sits.app.calibrate_page import page_html  # noqa: PLC0415
     from sits.app.output import prepare, print_json, write_text  # noqa: PLC0415
     from sits.app.terminal import Progress  # noqa: PLC0415
     from sits.bench.accuracy import held_out, summary  # noqa: PLC0415
     from sits.bench.calibrating import calibrate as fit  # noqa: PLC0415
+    from sits.bench.calibrating import steps_of  # noqa: PLC0415
     from sits.bench.recording import read_recording  # noqa: PLC0415
 
     prepare(out.absolute().parent)
+    prepare(html.absolute().parent if html else None)
     limits, caching = limits_of(facts_of(metrics, engine_log, given))
     recording = _chosen(read_recording(folder), runs)
     with Progress(quiet=quiet) as progress:
@@ -91,6 +100,16 @@ def calibrate(
             compared, _ = held_out(recording, seed=seed, progress=progress, fit=fitted)
             model = msgspec.structs.replace(model, held_out=summary(compared))
     write_text(out, model.encode().decode())
+    if html is not None:
+        write_text(
+            html,
+            page_html(
+                model,
+                [steps_of(run, model.limits) for run in recording.runs],
+                [line.strip() for line in _law_lines(model)],
+            ),
+        )
+        click.echo(f"page: {html.absolute()}", err=True)
     if as_json:
         print_json({"model": str(out), **_summary(model)})
     else:
@@ -191,7 +210,7 @@ def _summary(model: "FittedEngine") -> dict[str, Any]:
 
 
 def _lines(model: "FittedEngine") -> list[str]:
-    law, on, front = model.steps, model.fitted_on, model.front
+    on = model.fitted_on
     lines = [
         f"{on.source}: {len(on.runs)} runs, {on.requests:,} requests ({on.failed} failed left out), {on.steps:,} engine steps in {on.span_s:,.0f} s",
         "",
@@ -200,8 +219,12 @@ def _lines(model: "FittedEngine") -> list[str]:
     for name in LIMIT_NAMES:
         limit = getattr(model.limits, name)
         lines.append(f"  {name:<24}{limit.value:>8}  {limit.source}")
-    lines += [
-        "",
+    return [*lines, "", *_law_lines(model), *_held_out_lines(model)]
+
+
+def _law_lines(model: "FittedEngine") -> list[str]:
+    law, front = model.steps, model.front
+    lines = [
         f"a step takes, in ms (median error of one step {law.median_error:.0%}, each run at its own level)",
         f"  {law.base_ms:.2f} + {law.decode_ms:.3f} a decode + {law.kv_token_ms * 1e3:.2f} a thousand KV tokens",
         f"  and with prompts + {law.mixed_ms:.2f} + {law.prompt_token_ms:.4f} a prompt token + {law.chunk_ms:.2f} a prompt",
@@ -211,8 +234,7 @@ def _lines(model: "FittedEngine") -> list[str]:
     ]
     if model.prefix.tokens:
         lines.append(f"prefix cache: {model.prefix.tokens:.0%} of the prompt tokens were found there")
-    lines += [f"assumed: {text}" for text in model.assumed]
-    return lines + _held_out_lines(model)
+    return lines + [f"assumed: {text}" for text in model.assumed]
 
 
 def _levels(levels: dict[str, float]) -> str:

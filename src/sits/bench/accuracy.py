@@ -144,7 +144,7 @@ def held_out(
     count: int = FOLDS,
     *,
     seed: int = 0,
-    passes: int = 6,
+    passes: int = 10,
     progress: Progress = lambda *_a: None,
     fit: Callable[[Recording], FittedEngine] = calibrate,
 ) -> tuple[list[Compared], list[RequestErrors]]:
@@ -172,7 +172,7 @@ def held_out(
 
 
 def transferred(
-    model: FittedEngine, recording: Recording, *, seed: int = 0, passes: int = 6
+    model: FittedEngine, recording: Recording, *, seed: int = 0, passes: int = 10
 ) -> tuple[list[Compared], list[RequestErrors]]:
     """Predict every run of a recording with a model fitted to another."""
     compared: list[Compared] = []

@@ -299,6 +299,10 @@ def document(engine: dict[str, Any], predictions: Sequence[Predicted]) -> dict[s
     for one in predictions:
         for i, name in enumerate(one.asked.ids):
             row: dict[str, Any] = {"id": name, **({"run": one.run} if one.run else {})}
+            row |= {
+                "prompt_tokens": int(one.asked.prompt_tokens[i]),
+                "output_tokens": int(one.asked.output_tokens[i]),
+            }
             row |= {metric: _number(getattr(one, metric)[i]) for metric in METRICS}
             rows.append((int(one.asked.places[i]), row))
     pooled = {
