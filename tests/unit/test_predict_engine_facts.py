@@ -80,7 +80,9 @@ def test_asynchronous_scheduling_is_assumed_from_the_version_and_said_to_be():
         facts = read_facts(config={"vllm_version": version})
         assert facts.need("async_scheduling") is value
         assert any("async_scheduling" in what for what in facts.assumed)
-    assert read_facts().need("async_scheduling") is False
+    unknown = read_facts()
+    assert unknown.need("async_scheduling") is True
+    assert any("version is not known" in what for what in unknown.assumed)
     off = read_facts(log="INFO Asynchronous scheduling is disabled.", config={"vllm_version": "0.19.0"})
     assert (off.need("async_scheduling"), [a for a in off.assumed if "async" in a]) == (False, [])
 

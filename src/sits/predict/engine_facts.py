@@ -241,8 +241,10 @@ def _assume(found: dict[str, Fact]) -> list[str]:
     if "async_scheduling" not in found:
         version = found["version"].value if "version" in found else ""
         numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-        value = numbers >= _ASYNC_SINCE
-        why = f"the default of vLLM {version}" if version else "the version is not known"
+        value = not version or numbers >= _ASYNC_SINCE
+        why = f"the default of vLLM {version}"
+        if not version:
+            why = "the default of vLLM since {}.{}; its version is not known".format(*_ASYNC_SINCE)
         found["async_scheduling"] = Fact(value, f"assumption: {why}")
         assumed.append(f"async_scheduling = {value}: {why}")
     return assumed

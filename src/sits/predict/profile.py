@@ -49,6 +49,10 @@ from sits.predict.steptime import interpolate
 Floats = NDArray[np.float64]
 Axis = tuple[float, ...]
 
+HOST_PREFILL_US = 25_000.0
+"""Host time of a step that holds prefill, where nothing better is known: one recorded host of vLLM 0.19 with an 8B model, fitted on its first
+requests (`docs/accuracy-gpu.md`).  Only for asynchronous scheduling, where it passes behind the step before."""
+
 TWICE_A_LAYER = frozenset({"layernorm"})
 ONCE_A_MODEL = frozenset({"embedding", "final_layernorm"})
 AXES = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
