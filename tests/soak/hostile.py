@@ -11,8 +11,8 @@ from pathlib import Path
 
 from soaking import CHAT, WORLD, say, serving, since_s
 
-SLICES, WARM, LAST = 20, slice(2, 5), slice(-3, None)
-"""Memory is looked at after each twentieth; the median of the last three against the median of the third to the fifth."""
+SLICES, WARM, LAST = 20, slice(5, 10), slice(-5, None)
+"""Memory is looked at after each twentieth: the median of the last five (one of each path), against that of five after the first quarter."""
 DRIFT_MAX = 0.05
 NEVER_READ = 99
 """The load's word for clients that never read, beside good ones."""
