@@ -101,7 +101,7 @@ def test_open_arrivals_come_with_their_burstiness(model, tmp_path):
     assert code == 0
     assert "arrivals as given" in text
     assert re.search(r"arrivals: CV \d", text)
-    assert "of the requests of more than one block find all whole blocks" in text
+    assert "no request finds its prompt in the prefix cache (the calibration saw no open arrivals)" in text
     assert "time per output token" in text
 
 
@@ -136,6 +136,9 @@ def test_users_make_a_closed_loop_without_arrivals(model, tmp_path):
     (run,) = json.loads(told)["runs"]
     assert run["loop"] == {"users": 4, "think_ms": 1000.0}
     assert run["requests_per_s"] < 4
+    assert any(
+        "of the requests of more than one block find all whole blocks" in text for text in run["assumed"]
+    )
 
 
 def test_calibrate_tells_the_error_on_runs_left_out(tmp_path):

@@ -92,7 +92,7 @@ class _Time(click.ParamType):
 )
 @click.option(
     "--prefix-hits", type=click.FloatRange(0, 1), default=None,
-    help="Share of requests whose prompt is in the prefix cache, where the file tells no cached_tokens.  [default: as calibrated]",
+    help="Share of requests whose prompt is in the prefix cache, where the file tells no cached_tokens.  [default: as calibrated under such a load]",
 )  # fmt: skip
 @click.option(
     "--level",

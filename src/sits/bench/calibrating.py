@@ -139,14 +139,20 @@ def _front_times(run: Run, weight: float) -> FrontTimes:
 
 
 def prefix_hits(runs: Sequence[Run], found: Limits) -> PrefixHits:
-    """Share of prompt tokens that came from the prefix cache, and share of requests of more than one block that hit it."""
-    cached = np.concatenate([run.cached_tokens for run in runs])
-    prompt = np.concatenate([run.prompt_tokens for run in runs])
-    able = prompt > found.block_size.value
+    """Share of prompt tokens that came from the prefix cache, and shares of requests of more than one block that hit it."""
+    cached = sum(int(run.cached_tokens.sum()) for run in runs)
+    asked = sum(int(run.prompt_tokens.sum()) for run in runs)
     return PrefixHits(
-        tokens=round(float(cached.sum() / prompt.sum()), 4),
-        requests=round(float((cached[able] > 0).mean()), 4) if able.any() else 0.0,
+        tokens=round(cached / asked, 4),
+        closed=_hit_share([run for run in runs if run.users], found.block_size.value),
+        open=_hit_share([run for run in runs if not run.users], found.block_size.value),
     )
+
+
+def _hit_share(runs: Sequence[Run], block: int) -> float | None:
+    hits = [run.cached_tokens[run.prompt_tokens > block] > 0 for run in runs]
+    able = sum(map(len, hits))
+    return round(float(sum(one.sum() for one in hits) / able), 4) if able else None
 
 
 def _fitted_on(recording: Recording) -> FittedOn:

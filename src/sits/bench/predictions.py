@@ -84,7 +84,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """How to predict: `loop` auto, open or closed (with `users`, `think_ms`), passes (0: by the number of requests), seed, and prefix hits.
 
-    `prefix_hits` is a share of requests, for files that tell none; None takes what the calibration saw.
+    `prefix_hits` is a share of requests, for files that tell none; None takes what the calibration saw under such a load.
     """
 
     loop: str = "auto"
@@ -105,9 +105,9 @@ def predict(
     loop, guessed = _loop(model, asked, wanted)
     if guessed is not None:
         assumed.append(guessed.sentence())
-    share = model.prefix.requests if wanted.prefix_hits is None else wanted.prefix_hits
+    share, where = _hits(model, loop, wanted)
     if asked.cached_tokens is None and model.limits.prefix_caching:
-        assumed.append(_prefix_sentence(share, wanted.prefix_hits is None))
+        assumed.append(_prefix_sentence(share, where))
     plain, drawn = [], []
     passes = wanted.passes or passes_for(len(asked))
     # Another run of the same kind: its level is Student's, for spread and mean come from so few runs.
@@ -162,8 +162,18 @@ def _loop(model: FittedEngine, asked: Asked, wanted: Wanted) -> tuple[Loop | Non
     return (Loop(users=guessed.users) if guessed else None), guessed
 
 
-def _prefix_sentence(share: float, calibrated: bool) -> str:
-    where = "as in the calibration" if calibrated else "as told"
+def _hits(model: FittedEngine, loop: Loop | None, wanted: Wanted) -> tuple[float, str]:
+    """Share of requests that hit the prefix cache where the file tells none, and how that is known."""
+    if wanted.prefix_hits is not None:
+        return wanted.prefix_hits, "as told"
+    kind = "open arrivals" if loop is None else "closed loops"
+    seen = model.prefix.open if loop is None else model.prefix.closed
+    return (
+        (0.0, f"the calibration saw no {kind}") if seen is None else (seen, f"as in the calibration's {kind}")
+    )
+
+
+def _prefix_sentence(share: float, where: str) -> str:
     if share == 0:
         return f"no request finds its prompt in the prefix cache ({where}); give cached_tokens for each request, or --prefix-hits"
     return (

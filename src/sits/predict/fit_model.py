@@ -42,10 +42,14 @@ class FittedOn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PrefixHits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the prefix cache gave in the recording: share of prompt tokens, and share of requests (of over a block) that hit."""
+    """What the prefix cache gave in the recording: share of prompt tokens, and share of requests (of over a block) that hit.
+
+    That is a property of what was asked, so shares of requests are kept by kind of load; None: no run of that kind.
+    """
 
     tokens: float = 0.0
-    requests: float = 0.0
+    closed: float | None = None
+    open: float | None = None
 
 
 class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
