@@ -110,7 +110,7 @@ def test_an_engine_is_processor_sharing_with_its_assumptions(plan, trace):
     assert more["prediction"]["e2e_p99_ns"] > found["prediction"]["e2e_p99_ns"]
     full = found["prediction"]["capacity_per_s"]
     assert plan("queue", EMULATED, "--rate", 1.1 * full)[0] == 1
-    assert "too low" in plan("queue", EMULATED, "--rate", 0.8 * full)[1]
+    assert "may be far too low" in plan("queue", EMULATED, "--rate", 0.8 * full)[1]
     assert "there are:" in plan("queue", EMULATED, "--rate", "1", "--engine", "nobody")[2]
 
 

@@ -1,6 +1,7 @@
 """Processor sharing for continuous batching: against the step-by-step simulator, customers that share, and known queues."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from sits.core.errors import ConfigError
 from sits.core.fleet import Model
 from sits.predict.derive import derive_steptime
 from sits.predict.prepare import Rank
+from sits.predict.profile import load_profile
 from sits.predict.queue_sharing import GOOD_UP_TO, Work, predict_sharing, work_of
 from sits.sim.model import simulate
 from sits.sim.spec import EngineSpec, FrontEnd
@@ -133,3 +135,34 @@ def test_what_makes_no_work_is_refused():
         work_of(step, [1, 2], [3], 8)
     with pytest.raises(ConfigError, match="rate_per_s"):
         predict_sharing(0.0, Work(np.full(4, 1e6), 0.0, 1.0, 1.0))
+
+
+@pytest.mark.parametrize("load", [0.2, 0.4, 0.6, 0.69])
+def test_the_tables_of_a_published_profile_and_lengths_of_a_published_trace(load):
+    """RTX PRO 6000, Llama-3.1-8B; conversations of up to 4096 tokens."""
+    shared = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+    tables, trace = shared / "measurements" / "llmservingsim_layer_profiles", shared / "traces"
+    if not tables.is_dir() or not trace.is_dir():
+        pytest.skip("profiles and traces are published elsewhere and not part of the project")
+    read_table = pytest.importorskip("pyarrow.parquet").read_table
+    profile = load_profile(str(tables / "RTXPRO6000__Llama-3.1-8B__tp1"), 32)
+    columns = read_table(trace / "azure_llm_2023_conv.parquet").to_pydict()
+    kept = [
+        (i, o)
+        for i, o in zip(columns["input_tokens"], columns["output_tokens"], strict=True)
+        if i + o <= 4096
+    ]
+    prompts, outputs = np.array(kept)[stream_generator(3, "rows").integers(0, len(kept), 20_000)].T
+    outputs = np.maximum(2, outputs)
+    spec = EngineSpec(
+        step=profile, ranks=(Rank(bandwidth=25e9),), blocks=40_000, max_num_seqs=SEATS, host=None, front=FrontEnd(api_us=0, tokenize_us_per_token=0, enqueue_us=0),
+    )  # fmt: skip
+    work = work_of(profile, prompts, outputs, SEATS)
+    rate = load * predict_sharing(1e-3, work).capacity_per_s
+    arrivals = np.cumsum(stream_generator(7, f"{load}").exponential(1e9 / rate, len(prompts))).astype(
+        np.int64
+    )
+    seen = (simulate(arrivals, prompts, outputs, None, spec).last_token_ns - arrivals)[1000:]
+    found = predict_sharing(rate, work)
+    assert found.e2e_mean_ns == pytest.approx(seen.mean(), rel=0.05)
+    assert found.e2e_p99_ns == pytest.approx(np.quantile(seen, 0.99), rel=0.05)

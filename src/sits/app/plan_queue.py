@@ -216,7 +216,6 @@ def _engine(asked: dict[str, Any]) -> tuple[dict[str, Any], list[str], dict[str,
     from sits.core.config import load_fleet  # noqa: PLC0415
     from sits.core.fleet import EmulatedEngine  # noqa: PLC0415
     from sits.predict.queue_sharing import predict_sharing, work_of  # noqa: PLC0415
-    from sits.predict.steptime import StepTime  # noqa: PLC0415
     from sits.wire import emulation  # noqa: PLC0415
 
     fleet = load_fleet(read_text(asked["fleet"]), str(asked["fleet"]))
@@ -235,10 +234,6 @@ def _engine(asked: dict[str, Any]) -> tuple[dict[str, Any], list[str], dict[str,
         trace = read_trace(asked["trace"])
         prompts, outputs = trace.prompt_tokens.tolist(), trace.output_tokens.tolist()
     step = made.spec.step
-    if not isinstance(step, StepTime):
-        raise click.UsageError(
-            f"{name} is described by a profile's tables: `sitsctl predict --profile` simulates those"
-        )
     work = work_of(step, prompts, outputs, made.spec.max_num_seqs, made.spec.max_num_batched_tokens)
     seen = predict_sharing(rate, work)
     lines = [
@@ -256,7 +251,9 @@ def _engine(asked: dict[str, Any]) -> tuple[dict[str, Any], list[str], dict[str,
             "assumed: all requests have these lengths, so mean and P99 are one; --trace brings lengths"
         )
     if seen.beyond:
-        lines.append("above 70 % of capacity this is too low: replay step by step (`sitsctl predict`)")
+        lines.append(
+            "above 70 % of capacity this may be far too low: replay step by step (`sitsctl predict`)"
+        )
     if burst is not None and not burst.poisson:
         lines.append("these arrivals are not Poisson, which this formula assumes: replay them step by step")
     steady = seen.load < 1.0
