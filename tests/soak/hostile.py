@@ -1,5 +1,5 @@
 """Clients that mean harm, a million of them: random models, paths, keys and bytes, half heads and bodies, leaving at every point, never
-reading.  A gateway must answer the good ones among them, and its memory must stay where it was after the first fifth.
+reading.  A gateway must answer the good ones among them, and its memory must stay where it was after the first quarter.
 
     hostile.py [--count 1000000] [--workers 1]         ends with 1 when a process drifts by more than 5 %
 """
