@@ -5,7 +5,9 @@ Usage: `python tools/fit_collectives.py [DATA]`, where DATA is a folder with the
 not enter the project.
 """
 
+import statistics
 import sys
+from bisect import bisect_left
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pyarrow.parquet as pq
 
 from sits.predict.collective import Measured, measured_ns
 from sits.predict.collective_fit import fit_segments
+from sits.predict.gpu import Segment
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data" / "measurements"
@@ -29,10 +32,10 @@ CUSTOM_TO = 8 << 20
 HEAD = '''"""All-reduce figures of GPUs, written by `tools/fit_collectives.py`; do not edit by hand.
 
 Segments of alpha + bytes / bandwidth; `mape` is the mean absolute relative error of each on its own data.  `nccl` is what NCCL
-takes outside a graph, `custom graph` and `custom eager` are vLLM's kernel inside a captured graph and launched alone.
+takes outside a graph (`two nodes` too), `custom graph` and `custom eager` are vLLM's kernel inside a captured graph and launched alone.
 
 Sources: ai-dynamo/aiconfigurator 095f58a, aic-core systems data (Apache-2.0): NCCL 2.27.3 on A100, 2.29.2 on H100 and H200,
-vLLM 0.14; its message sizes are elements of 2 bytes.
+vLLM 0.14; its message sizes are elements of 2 bytes.  `two nodes`, 16 GPUs of two DGX A100: microsoft/vidur 7d47513, data/profiling (MIT), 2023.
 """
 
 from sits.core.errors import ConfigError
@@ -72,6 +75,39 @@ def rows_of(path: Path, keep: Callable[[dict[str, Any]], bool]) -> dict[int, lis
     return {ranks: sorted(rows.items()) for ranks, rows in sorted(found.items())}
 
 
+def two_nodes(data: Path) -> str:
+    """16 A100 on two nodes: medians of single sizes scatter by a third, so medians of nine neighbours at 40 sizes are fitted."""
+    rows = [
+        (row["size"], row["time_stats.all_reduce.median"] * 1e3)
+        for row in pq.read_table(data / "vidur_profiles" / "a100_dgx__all_reduce.parquet").to_pylist()
+        if (row["num_workers"], row["devices_per_node"]) == (16, 8)
+    ]
+    rows.sort()
+    places = sorted(
+        {
+            min(len(rows) - 1, bisect_left(rows, (rows[0][0] * (rows[-1][0] / rows[0][0]) ** (k / 39),)))
+            for k in range(40)
+        }
+    )
+    sizes = [rows[i][0] for i in places]
+    times = [statistics.median(us for _, us in rows[max(0, i - 4) : i + 5]) for i in places]
+    kept = [i for i in range(len(sizes)) if i == 0 or sizes[i] > sizes[i - 1]]
+    segments, error = fit_segments([sizes[i] for i in kept], [times[i] for i in kept], 3)
+    print(f"A100 x16 on two nodes: 3 segments {error:.1%}")
+    return line("A100-SXM4-80GB", 16, "two nodes", segments, error, sizes[0], sizes[-1])
+
+
+def line(
+    gpu: str, ranks: int, kernel: str, segments: tuple[Segment, ...], error: float, first: float, last: float
+) -> str:
+    """One row of the figures as source."""
+    shown = ", ".join(f"Segment({s.to_bytes:.1f}, {s.alpha_us:.6g}, {s.us_per_byte:.6g})" for s in segments)
+    return (
+        f'    Measured(gpu="{gpu}", ranks={ranks}, kernel="{kernel}", mape={error:.3g}, from_bytes={first:.1f}, '
+        f"to_bytes={last:.1f}, segments=({shown},)),\n"
+    )
+
+
 def main(data: Path) -> None:
     folder = data / "aic_kernel_profiles"
     lines = []
@@ -97,13 +133,8 @@ def main(data: Path) -> None:
                 error = sum(abs(measured_ns(shipped, s) / 1e3 / t - 1) for s, t in rows) / len(rows)
                 _, one = fit_segments(sizes, times, 1)
                 print(f"{gpu} x{ranks} {kernel}: one line {one:.1%}, {count} segment(s) {error:.1%}")
-                shown = ", ".join(
-                    f"Segment({s.to_bytes:.1f}, {s.alpha_us:.6g}, {s.us_per_byte:.6g})" for s in segments
-                )
-                lines.append(
-                    f'    Measured(gpu="{gpu}", ranks={ranks}, kernel="{kernel}", mape={error:.3g}, '
-                    f"from_bytes={sizes[0]:.1f}, to_bytes={sizes[-1]:.1f}, segments=({shown},)),\n"
-                )
+                lines.append(line(gpu, ranks, kernel, segments, error, sizes[0], sizes[-1]))
+    lines.append(two_nodes(data))
     FIGURES.write_text(HEAD + "FIGURES = (\n" + "".join(lines) + ")  # fmt: skip\n", encoding="utf-8")
 
 

@@ -180,6 +180,18 @@ def test_network_shows_kernels_and_what_is_assumed_between_nodes(plan):
     assert took["nccl"] == pytest.approx(25e3, rel=0.1)
 
 
+def test_two_measured_nodes_stand_beside_the_assumed_links(plan):
+    found = json.loads(plan("network", "--gpu", "A100", "--nodes", "2", "--size", "64MiB", "--json")[1])
+    took = {row["way"]: row["all_reduce_ns"] for row in found["rows"]}
+    assert "custom graph" not in took  # engines use NCCL for large messages, and its line must not be drawn on
+    assert 5e6 < took["measured"] < 9e6
+    assert took["measured"] / took["nccl"] > 8
+    assert took["RDMA"] < took["TCP"] < took["measured"]
+    assert "measured" not in plan("network", "--gpu", "H100", "--nodes", "2")[1].split("start-up: ")[
+        0
+    ].replace("as measured", "")
+
+
 def test_network_wants_units(plan):
     code, _, err = plan("network", "--nodes", "2", "--card", "400")
     assert code == 2

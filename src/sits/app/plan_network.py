@@ -130,6 +130,9 @@ def _reduces(asked: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     sources: list[str] = []
     for kernel in KERNELS:
         figures = find_measured(asked["gpu"], ranks, kernel)
+        if kernel != "nccl" and size > figures.to_bytes:
+            sources.append(f"{kernel}: not beyond {figures.to_bytes / 2**20:.0f} MiB, where engines use NCCL")
+            continue
         inside, empty = measured_ns(figures, size), measured_ns(figures, 0)
         outside = size > figures.to_bytes
         rows.append(
@@ -148,6 +151,7 @@ def _reduces(asked: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
             f"{kernel}: fitted to a published table of {figures.from_bytes:.0f} .. {figures.to_bytes:.0f} bytes, mean error "
             f"{figures.mape:.1%}" + (", asked for is beyond it" if outside else "")
         )
+    rows += _two_nodes(asked["gpu"], nodes * ranks, size, calls, sources) if nodes == 2 else []
     if nodes > 1:
         base = find_measured(asked["gpu"], ranks)
         for way, link in (("RDMA", rdma(card)), ("TCP", tcp(card))):
@@ -177,6 +181,34 @@ def _reduces(asked: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         for row in rows
     ]
     return {"size_bytes": size, "calls": calls, "rows": rows, "sources": sources}, [*lines, "", *sources]
+
+
+def _two_nodes(gpu: str, ranks: int, size: int, calls: int, sources: list[str]) -> list[dict[str, Any]]:
+    """Two nodes as somebody measured them, where somebody did: what the assumed links have to be compared with."""
+    from sits.predict.bandwidth import gigabytes  # noqa: PLC0415
+    from sits.predict.collective import bus_bandwidth, measured_ns  # noqa: PLC0415
+    from sits.predict.collective_figures import FIGURES  # noqa: PLC0415
+
+    rows = []
+    for figures in FIGURES:
+        if figures.kernel == "two nodes" and figures.ranks == ranks and gpu.lower() in figures.gpu.lower():
+            whole = measured_ns(figures, size)
+            rows.append(
+                {
+                    "where": f"2 nodes of {ranks // 2}",
+                    "way": "measured",
+                    "all_reduce_ns": whole,
+                    "startup_ns": measured_ns(figures, 0),
+                    "bus_gigabytes_per_s": gigabytes(bus_bandwidth(ranks, size, whole)),
+                    "step_ns": calls * whole,
+                    "error": figures.mape,
+                    "beyond_measured_sizes": size > figures.to_bytes,
+                }
+            )
+            sources.append(
+                f"measured: a pair of {figures.gpu} nodes in 2023, mean error {figures.mape:.1%}; yours may differ by factors"
+            )
+    return rows
 
 
 def _scaling(asked: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:

@@ -11,7 +11,8 @@ With n ranks, S bytes, start-up alpha and bandwidth B of a link (alpha-beta mode
 NCCL changes algorithm and protocol with S, so what was measured is one line of alpha + S / B below a size and another above it
 (`collective_figures`, two segments; `collective_fit`): 3 to 5 % mean error over 512 B .. 512 MiB, where one line has 9 to 18 %.
 vLLM's own all-reduce within a CUDA graph is a row of its own: 4 to 7 us at the smallest sizes, where the same kernel launched
-eagerly takes 19 to 50.
+eagerly takes 19 to 50.  `two nodes` is 16 A100 of two nodes: 65 us at the smallest sizes and 10 times the time in one node at 64 MiB, several
+times what two levels over assumed links give.  Measure your own network before you believe an assumed one.
 
 A decoding step of a tensor-parallel model does two all-reduces a layer of tokens x hidden x 2 bytes.  With 64 tokens of 8192 that
 is 1 MiB: start-up, not bandwidth, decides; a utilisation knee of the link says nothing about it.

@@ -1,10 +1,10 @@
 """All-reduce figures of GPUs, written by `tools/fit_collectives.py`; do not edit by hand.
 
 Segments of alpha + bytes / bandwidth; `mape` is the mean absolute relative error of each on its own data.  `nccl` is what NCCL
-takes outside a graph, `custom graph` and `custom eager` are vLLM's kernel inside a captured graph and launched alone.
+takes outside a graph (`two nodes` too), `custom graph` and `custom eager` are vLLM's kernel inside a captured graph and launched alone.
 
 Sources: ai-dynamo/aiconfigurator 095f58a, aic-core systems data (Apache-2.0): NCCL 2.27.3 on A100, 2.29.2 on H100 and H200,
-vLLM 0.14; its message sizes are elements of 2 bytes.
+vLLM 0.14; its message sizes are elements of 2 bytes.  `two nodes`, 16 GPUs of two DGX A100: microsoft/vidur 7d47513, data/profiling (MIT), 2023.
 """
 
 from sits.core.errors import ConfigError
@@ -60,4 +60,5 @@ FIGURES = (
     Measured(gpu="H200-SXM", ranks=2, kernel="custom eager", mape=0.058, from_bytes=256.0, to_bytes=8388608.0, segments=(Segment(8388608.0, 18.7716, 2.03509e-06),)),
     Measured(gpu="H200-SXM", ranks=4, kernel="custom eager", mape=0.0573, from_bytes=256.0, to_bytes=8388608.0, segments=(Segment(8388608.0, 20.4379, 4.00734e-06),)),
     Measured(gpu="H200-SXM", ranks=8, kernel="custom eager", mape=0.0698, from_bytes=256.0, to_bytes=8388608.0, segments=(Segment(8388608.0, 34.7556, 5.68603e-06),)),
+    Measured(gpu="A100-SXM4-80GB", ranks=16, kernel="two nodes", mape=0.0554, from_bytes=2048.0, to_bytes=67108864.0, segments=(Segment(559104.0, 65.4357, 0.000471774), Segment(10387456.0, 277.862, 0.000229562), Segment(67108864.0, 486.797, 9.8564e-05),)),
 )  # fmt: skip
