@@ -1564,5 +1564,5 @@ def rewind(steps: int, rows: Ints, running: Ints, tally: Ints, slots: Ints, whol
         slots[USED_STEP, s] = min(slots[USED_STEP, s], tally[STEP_COUNT])
 
 
-ENTRIES = (add, cancel, step, simulate, simulate_cached, coast, rewind)
-"""Everything Python calls here, to be compiled or loaded ahead of use."""
+ENTRIES = (add, cancel, step, simulate, coast, rewind)
+"""What Python calls here, to be compiled or loaded ahead of use; `simulate_cached` is when it is first needed."""
