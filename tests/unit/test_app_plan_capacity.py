@@ -140,7 +140,7 @@ def test_killed_it_goes_on_where_it_was_without_losing_or_doing_again(tmp_path):
     before = lines_of(results) if kept.endswith(b"\n") else None
     with results.open("ab") as file:
         file.write(b'{"key":"torn')  # as if it had been killed in the middle of a line
-    again = run(tmp_path, *SWEEP, "--jobs", "1", "--json")
+    again = run(tmp_path, *SWEEP, "--json")
     assert again.exit_code == 0, again.output
     after = lines_of(results)
     assert len(after) == len(set(after)) == 36

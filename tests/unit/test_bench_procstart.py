@@ -2,7 +2,9 @@
 
 import os
 import select
+import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -107,6 +109,21 @@ def test_one_that_never_listens_is_ended_at_its_limit(tmp_path):
     with pytest.raises(EngineError, match="not there after"):
         watch(["sh", "-c", f"echo $$ > {pid}; exec sleep 600"], WORLD, limit_ns=SECOND // 2)
     assert _state(int(pid.read_text())) in (None, "Z")
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+def test_whatever_ends_the_watcher_ends_what_it_watches(tmp_path, sign):
+    started = tmp_path / "pid"
+    code = (
+        "import sys; from sits.bench.procstart import watch; from sits.world import RealWorld\n"
+        "watch(['sh', '-c', f'echo $$ > {sys.argv[1]}.part; mv {sys.argv[1]}.part {sys.argv[1]}; echo x; exec sleep 600'], RealWorld())"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(started)], stderr=subprocess.DEVNULL) as watcher:
+        while not started.exists():  # written whole, by the command itself
+            assert watcher.poll() is None
+            os.sched_yield()
+        watcher.send_signal(sign)
+    _wait_gone(int(started.read_text()))
 
 
 def test_a_port_somebody_else_holds_is_refused():

@@ -211,11 +211,6 @@ def test_two_writers_are_one_too_many(tmp_path):
         Results(path, SWEEP)
 
 
-def test_processes_give_what_one_process_gives():
-    points, small = grid([1, 2], [1], [0], [64, 128], [2048]), changed(SWEEP, requests=60, seeds=1)
-    assert dict(run_here(small, points, 2)) == dict(run_here(small, points, 1))
-
-
 @pytest.mark.timeout(400)  # a cluster takes a minute to start on a busy machine
 def test_a_real_ray_cluster_gives_what_one_process_gives():
     pytest.importorskip("ray", reason="the extra sitsctl[ray] is not installed")

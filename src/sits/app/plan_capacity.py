@@ -262,10 +262,16 @@ def _computed(
             else run_here(sweep, left, jobs)
         )
         progress("simulating", done, len(points))
-        for point, result in found:
-            results.keep(point, result)
-            done += 1
-            progress("simulating", done, len(points))
+        try:
+            for point, result in found:
+                results.keep(point, result)
+                done += 1
+                progress("simulating", done, len(points))
+        except KeyboardInterrupt:
+            click.echo(
+                f"{done} of {len(points)} points are kept in {path}: the same command goes on", err=True
+            )
+            raise
         return [results.done[point.key] for point in points]
 
 

@@ -14,20 +14,24 @@ nothing is slowed down, but what happens between two looks is seen at the second
 `import_times` asks a Python process to report its imports on standard error (it makes them 10 to 20 % slower) and adds them
 up by package.
 
-When the start is over, the session is told to end (SIGTERM, after ten seconds SIGKILL).  The command's output goes to a temporary file,
-whose end is shown when it fails.
+When the start is over, the session is told to end (SIGTERM, after ten seconds SIGKILL); so it is when the watcher is interrupted or
+told to end itself, and when the watcher is killed the kernel tells the command.  The command's output goes to a temporary
+file, whose end is shown when it fails.
 
 Deliberately absent: attaching to a process that runs already.
 """
 
+import ctypes
 import http.client
 import os
 import re
 import signal
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
@@ -42,6 +46,7 @@ from sits.world import RealWorld
 
 LOOK_NS = 4 * MS
 GRACE_S = 10.0
+PR_SET_PDEATHSIG = 1
 _GPU = re.compile(r"/dev/(?:nvidia(?:ctl|-uvm|\d+)|kfd|dri/renderD\d+)$")
 _IMPORT = re.compile(r"^import time:\s+(\d+) \|\s+\d+ \|\s+(\S+)")
 TICK_NS = SECOND // os.sysconf("SC_CLK_TCK")
@@ -167,7 +172,8 @@ def watch(
             hint="stop it, or choose another port",
         )
     environment = dict(os.environ) | ({"PYTHONPROFILEIMPORTTIME": "1"} if import_times else {})
-    with tempfile.TemporaryFile() as output:
+    told_at_death = _told_at_death()
+    with tempfile.TemporaryFile() as output, _ends_when_told():
         begin_ns = world.now_ns()
         try:
             process = subprocess.Popen(  # noqa: S603  # running what the user asked for is the point
@@ -176,6 +182,7 @@ def watch(
                 stderr=output,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
+                preexec_fn=told_at_death,  # noqa: PLW1509  # one call of C between fork and exec
                 env=environment,
             )
         except OSError as error:
@@ -186,6 +193,34 @@ def watch(
             return _watched(process, world, begin_ns, world.now_ns(), url, port, limit_ns, output)
         finally:
             _end(process)
+
+
+def _told_at_death() -> Callable[[], None]:
+    """What a new process does to be told to end when this one is gone; the library is loaded before the fork."""
+    prctl = ctypes.CDLL(None).prctl
+
+    def ask() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+    return ask
+
+
+@contextmanager
+def _ends_when_told() -> Iterator[None]:
+    """SIGTERM and SIGHUP leave by an exception, past whatever has to be ended; only a main thread may ask for that."""
+
+    def leave(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {sign: signal.signal(sign, leave) for sign in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for sign, handler in before.items():
+            signal.signal(sign, handler)
 
 
 def _watched(

@@ -45,7 +45,7 @@ from sits.world import stream_generator
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 WINDOW_BATCH = 64
-WAITING_SHARE = 0.005
+WAITING_SHARE = 0.01
 DECODE_BATCH = 64
 """Sequences in a step when the router estimates what an answer's token costs."""
 
