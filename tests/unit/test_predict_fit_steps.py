@@ -44,18 +44,18 @@ def predicted(law, log):
 
 def test_a_known_law_is_found_again():
     dice = np.random.Generator(np.random.PCG64(1))
-    law = fit_steps([made("a", 2000, dice), made("b", 2000, dice)], [1.0, 1.0])
+    law = fit_steps([made("a", 1000, dice), made("b", 1000, dice)], [1.0, 1.0])
     # What a prompt costs by itself and what the first one costs cannot be told apart so well; their sum can.
     sure = [0, 2, 4, 5]
     assert coefficients(law)[sure] == pytest.approx(LAW[sure], rel=0.05)
     assert coefficients(law) @ [0, 1, 0, 2.5, 0, 0] == pytest.approx(LAW @ [0, 1, 0, 2.5, 0, 0], rel=0.15)
     assert law.median_error < 0.06
-    assert law.steps == 4000
+    assert law.steps == 2000
 
 
 def test_stalls_do_not_bend_the_law_but_are_kept():
     dice = np.random.Generator(np.random.PCG64(2))
-    log = made("a", 4000, dice, stalls=0.03)
+    log = made("a", 2000, dice, stalls=0.03)
     law = fit_steps([log], [1.0])
     assert coefficients(law)[[0, 2]] == pytest.approx(LAW[[0, 2]], rel=0.15)
     assert max(law.decode.beyond_ms) > 200
