@@ -157,6 +157,7 @@ def test_advice_is_ordered_by_what_is_at_stake_and_small_stages_get_none():
         ("compile", {}, "SASS"),
         ("graphs", {}, "fewer batch sizes"),
         ("image", {}, "pre-pull"),
+        ("answer", {}, "readiness"),
     ],
 )
 def test_advice_looks_at_what_is_set(stage, environment, says):

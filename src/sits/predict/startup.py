@@ -229,6 +229,8 @@ def _text(
             + (f", about what the disk gives ({disk / 1e9:.2f})" if disk else "")
             + ": a faster disk, or fewer bytes"
         )
+    if stage == "answer":
+        return "it listens before it is ready: do the work of the first answer (compiling, warm-up) before, and let readiness wait for it"
     if stage == "graphs":
         return "capture fewer batch sizes, or capture after the first answers (they run eager until then)"
     return ""
