@@ -44,6 +44,31 @@ def test_json_has_every_point_and_the_front(tmp_path):
     assert "cannot be" in (tmp_path / "capacity.html").read_text()
 
 
+def test_arrivals_are_looked_at_before_anything_is_said(tmp_path):
+    plain = run(tmp_path / "plain", *SMALL, "--replicas", "1", "--tp", "1")
+    assert plain.stdout.startswith("assumed: Poisson arrivals")
+    bursty = [
+        "--rate",
+        "6",
+        "--cv",
+        "4",
+        "--requests",
+        "2000",
+        "--seeds",
+        "1",
+        "--jobs",
+        "1",
+        "--replicas",
+        "1",
+        "--tp",
+        "1",
+    ]
+    told = run(tmp_path / "bursty", *bursty).stdout
+    assert told.index("CV of gaps") < told.index("verdict   bursty") < told.index("TTFT P50")
+    document = json.loads(run(tmp_path / "bursty", *bursty, "--json").stdout)
+    assert document["burstiness"]["verdict"] == "bursty"
+
+
 def test_objectives_nobody_meets_are_an_exit_code(tmp_path):
     result = run(tmp_path, *SMALL, "--slo-ttft", "1us")
     assert result.return_value == 1

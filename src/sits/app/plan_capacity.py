@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     Outcome = tuple[Point, Result]
 
 POINTS_MOST = 5000
-DEFINED = (
-    "TTFT: from arrival at the gateway (windows included) to the first token; TPOT: (last - first token) / (output tokens - 1) of a "
-    "request; P99 of all seeds pooled, in brackets the least and most of single seeds; within: share of requests within all "
-    "objectives; a point keeps up when its queue all but emptied at some moment of the last fifth of the run."
-)
 
 
 @click.command(short_help="Replicas, GPUs each, window and limits a load needs, by simulation.")
@@ -177,11 +172,15 @@ def capacity(
     A sweep that was stopped, however it was, goes on where it was when the same command is given again.  Exits with 1 when
     objectives are given and no combination meets them.
     """  # fmt: skip
+    import msgspec  # noqa: PLC0415
+
     from sits.app import output  # noqa: PLC0415
     from sits.app.capacity_chart import page_html  # noqa: PLC0415
+    from sits.app.capacity_table import DEFINED, arrivals_text, print_table  # noqa: PLC0415
     from sits.app.plan_memory import model_named  # noqa: PLC0415
-    from sits.bench.sweep import Sweep, grid  # noqa: PLC0415
+    from sits.bench.sweep import Sweep, arrivals_of, grid  # noqa: PLC0415
     from sits.bench.sweep_front import cheapest, front  # noqa: PLC0415
+    from sits.predict.burstiness import burstiness  # noqa: PLC0415
 
     if rate is None and trace is None:
         raise click.UsageError("give --rate, or --trace")
@@ -223,15 +222,17 @@ def capacity(
             notes=_notes(outcomes),
         ),
     )
+    burst = burstiness(arrivals_of(sweep))
     if as_json:
         output.print_json({
-            "title": title, "said": said, "defined": DEFINED, "page": str(page.absolute()),
+            "title": title, "burstiness": msgspec.to_builtins(burst), "said": said, "defined": DEFINED, "page": str(page.absolute()),
             "points": [_document(point, result) for point, result in outcomes],
             "front": [point.key for point, _ in front(outcomes, metric)],
             "cheapest": best[0].key if best else None,
         })  # fmt: skip
     else:
-        _print(title, said, outcomes, front(outcomes, metric), best, share)
+        click.echo(arrivals_text(sweep, burst) + "\n")
+        print_table(title, said, outcomes, front(outcomes, metric), best, share)
         click.echo(f"\npage: {page.absolute()}")
     return 1 if (slo_ttft or slo_tpot) and best is None else 0
 
@@ -303,6 +304,8 @@ def _said(outcomes: "Sequence[Outcome]", best: "Outcome | None", share: float, j
 
 
 def _notes(outcomes: "Sequence[Outcome]") -> list[str]:
+    from sits.app.capacity_table import DEFINED  # noqa: PLC0415
+
     notes = [
         DEFINED,
         "A name is replicas × GPUs of one engine · window · max-num-seqs · max-num-batched-tokens.",
@@ -322,55 +325,3 @@ def _document(point: "Point", result: "Result") -> dict[str, Any]:
     row: dict[str, Any] = {"key": point.key, "gpus": point.gpus}
     row |= {name: getattr(point, name) for name in point.__struct_fields__}
     return row | {name: getattr(result, name) for name in result.__struct_fields__}
-
-
-def _print(
-    title: str,
-    said: Sequence[str],
-    outcomes: "Sequence[Outcome]",
-    on: "Sequence[Outcome]",
-    best: "Outcome | None",
-    share: float,
-) -> None:
-    """The table on standard output: the front marked, what does not keep up said so."""
-    from sits.app.capacity_chart import figure  # noqa: PLC0415
-
-    click.echo(f"{title}\n")
-    click.echo(
-        f"  {'GPUs':>4} {'replicas':>9} {'window':>7} {'seqs':>5} {'tokens':>6} {'TTFT P50':>9} {'P99':>8} {'over seeds':>19} "
-        f"{'TPOT P99':>9} {'within':>7} {'good/s':>7} {'GPU h/M':>8}"
-    )
-    keys = {point.key for point, _ in on}
-    for point, result in sorted(outcomes, key=lambda outcome: (outcome[0].gpus, outcome[0])):
-        mark = "*" if point.key in keys else " "
-        mark = "#" if best is not None and point.key == best[0].key else mark
-        window = f"{point.window_ns / 1e6:g} ms" if point.window_ns else "-"
-        head = f"{mark} {point.gpus:>4} {point.replicas:>5} x {point.tp:<2}{window:>7} {point.max_num_seqs:>5} {point.max_num_batched_tokens:>6}"
-        if result.refused:
-            click.echo(f"{head}  cannot be: {result.refused[:70]}")
-            continue
-        if not result.keeps_up:
-            click.echo(f"{head}  does not keep up: {result.output_per_s:,.0f} output tokens a second at most")
-            continue
-        low, high = (figure(value) for value in result.ttft_range)
-        between = f"[{low}, {high}]"
-        click.echo(
-            f"{head} {figure(result.ttft_ns[0]):>9} {figure(result.ttft_ns[1]):>8} {between:>19} {figure(result.tpot_ns[1]):>9} "
-            f"{result.good:>7.1%} {result.good_per_s:>7.2f} {result.gpu_hours_per_million:>8.2f}"
-        )
-    click.echo(
-        "\n* on the front of GPUs against P99"
-        + (f"   # the fewest GPUs with {share:.0%} within" if best else "")
-        + "\n"
-    )
-    for line in said:
-        click.echo(line)
-    click.echo(f"\n{DEFINED}")
-    for note in dict.fromkeys(
-        f"{point.tp} GPU{'s' if point.tp > 1 else ''} an engine: {text}"
-        for point, result in outcomes
-        for text in result.assumed
-        if "KV blocks" in text
-    ):
-        click.echo(f"  assumed: {note}")
-    click.echo("The page names all that was assumed.")

@@ -194,6 +194,11 @@ def _requests(sweep_json: bytes, number: int) -> tuple[Ints, Ints, Ints]:
     return arrivals_ns, np.clip(prompt, 1, sweep.max_tokens - output), output
 
 
+def arrivals_of(sweep: Sweep) -> Floats:
+    """Arrivals of the first seed, in seconds: what a burstiness report is about."""
+    return _requests(msgspec.json.encode(sweep), 0)[0] / SECOND
+
+
 def spec_of(sweep: Sweep, point: Point) -> tuple[EngineSpec, tuple[str, ...]]:
     """The engine of one replica, and what its figures assume.
 
