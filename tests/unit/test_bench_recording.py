@@ -124,7 +124,11 @@ WRONG = {
     "all cached": ("requests.jsonl", lambda text: text.replace('"status"', '"cached_tokens": 100, "status"', 1), "100 of 100 prompt tokens"),
     "a step of no time": ("steps.csv", lambda text: text.replace("\none,0,0,1,", "\none,0,0,1,0,", 1), "a step of 0 ms"),
     "all failed": ("requests.jsonl", lambda text: text.replace('"status": 200', '"status": 500'), "requests failed"),
-    "steps of other runs": ("steps.csv", lambda text: text.replace("\ntwo,", "\nother,"), "not one engine step"),
+    "steps of other runs": (
+        "steps.csv",
+        lambda text: text.replace("\none,", "\nother,").replace("\ntwo,", "\nother,"),
+        "no engine step",
+    ),
 }  # fmt: skip
 
 
@@ -160,3 +164,19 @@ def test_json_numbers_stay_as_precise_as_they_are(tmp_path):
     folder = write_recording(tmp_path, zipped=False)
     first = json.loads((folder / "requests.jsonl").read_text().splitlines()[0])
     assert read_recording(folder).runs[0].sent_ms[0] == pytest.approx(first["sent"] * 1e3, abs=1e-9)
+
+
+def test_a_run_that_cannot_be_used_is_left_out_in_print(tmp_path):
+    folder = broken(
+        write_recording(tmp_path / "a"), "steps.csv", lambda text: text.replace("\ntwo,", "\nother,")
+    )
+    recording = read_recording(folder)
+    assert [run.name for run in recording.runs] == ["one"]
+    assert recording.left_out == ("run two is left out: it has 30 requests and not one engine step",)
+    assert recording.left_out[0] in calibrate(recording).assumed
+    failed = broken(
+        write_recording(tmp_path / "b"),
+        "requests.jsonl",
+        lambda text: text.replace('"status": 200', '"status": 500', 30),
+    )
+    assert read_recording(failed).left_out == ("run one is left out: all 30 requests failed",)

@@ -68,7 +68,7 @@ def calibrate(
         batch=_range([log.decodes + log.chunks for log in logs]),
         in_flight=_range([_front_times(run, 1.0).in_flight() + 1 for run in runs]),
         rate_per_s=_range([np.array([_rate(run)]) for run in runs]),
-        assumed=tuple(_assumed(runs, found, law)),
+        assumed=(*recording.left_out, *_assumed(runs, found, law)),
     )
     return _with_hops(model, runs, seed, progress)
 

@@ -8,7 +8,7 @@
                         or engine.log[.gz]: vLLM's log with `Iteration(n)` lines (`sits.bench.recording_steps`)
     scrapes.csv[.gz]    optional, a row a scrape of the engine's metrics: `run`, `num_requests_running`, `num_requests_waiting`, `kv_cache_usage_perc`
 
-Requests that failed are counted and left out; a run whose steps or requests are missing is an error, for half a run fits nothing.
+Requests that failed are counted and left out; so is, in print, a run without a step or without a request that worked.
 
 Two traps, kept apart here: `time_to_first_token_ms` of vLLM's response starts when the request is scheduled; and prefix hits
 (`cached_tokens`) were up to two thirds of the prompt tokens in runs that sent the same prompts again.
@@ -76,11 +76,12 @@ class Scrapes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
-    """The runs of one folder in order of time, and its scrapes."""
+    """The runs of one folder in order of time, and its scrapes; `left_out` are sentences on runs that could not be used."""
 
     source: str
     runs: tuple[Run, ...]
     scrapes: Scrapes
+    left_out: tuple[str, ...] = ()
 
     def only(self, names: set[str]) -> "Recording":
         """The recording with these runs only."""
@@ -103,18 +104,25 @@ def read_recording(folder: Path) -> Recording:
     heads = _heads(folder)
     requests = _requests(folder, heads)
     steps = read_steps(folder, {name: head for name, head in heads.items() if name in requests})
-    runs = []
+    runs, left_out = [], []
     for name, lines in requests.items():
-        if name not in steps:
-            raise ConfigError(
-                f"run {name!r} has {len(lines)} requests and not one engine step",
-                field="run",
-                value=name,
-                hint="start vLLM with --enable-logging-iteration-details and keep the steps of every run",
-            )
-        runs.append(_run(name, heads[name], lines, *steps[name]))
+        worked = [(where, line) for where, line in lines if _worked(line)]
+        if not worked:
+            left_out.append(f"run {name} is left out: all {len(lines)} requests failed")
+        elif name not in steps:
+            left_out.append(f"run {name} is left out: it has {len(lines)} requests and not one engine step")
+        else:
+            runs.append(_run(name, heads[name], worked, len(lines) - len(worked), *steps[name]))
+    if not runs:
+        raise ConfigError(
+            f"{folder} has no run that can be fitted: {'; '.join(left_out)}",
+            field="run",
+            hint="start vLLM with --enable-logging-iteration-details and keep the steps of every run",
+        )
     runs.sort(key=lambda run: run.start_s)
-    return Recording(source=folder.resolve().name, runs=tuple(runs), scrapes=_scrapes(folder))
+    return Recording(
+        source=folder.resolve().name, runs=tuple(runs), scrapes=_scrapes(folder), left_out=tuple(left_out)
+    )
 
 
 def _heads(folder: Path) -> dict[str, dict[str, Any]]:
@@ -174,18 +182,11 @@ def _worked(line: Mapping[str, Any]) -> bool:
 def _run(
     name: str,
     head: Mapping[str, Any],
-    lines: list[tuple[str, dict[str, Any]]],
+    good: list[tuple[str, dict[str, Any]]],
+    failed: int,
     steps: StepLog,
     kv_used: Floats,
 ) -> Run:
-    good = [(where, line) for where, line in lines if _worked(line)]
-    if not good:
-        raise ConfigError(
-            f"run {name!r}: all {len(lines)} requests failed",
-            field="run",
-            value=name,
-            hint="leave the run out",
-        )
     table = [_measured(where, line) for where, line in good]
     order = np.argsort([row[0] for row in table], kind="stable")
     columns = np.array(table, dtype=np.float64)[order]
@@ -196,7 +197,7 @@ def _run(
         mode=str(head.get("mode") or "open"),
         users=int(users) if isinstance(users, int | float) and users > 0 else 0,
         start_s=float(head.get("t0_unix") or 0.0),
-        failed=len(lines) - len(good),
+        failed=failed,
         foreign_cores=float(head["foreign"]) if isinstance(head.get("foreign"), int | float) else NAN,
         ids=tuple(str(good[i][1].get("id", i)) for i in order),
         sent_ms=columns[:, 0],
