@@ -183,7 +183,9 @@ def test_network_shows_kernels_and_what_is_assumed_between_nodes(plan):
 def test_two_measured_nodes_stand_beside_the_assumed_links(plan):
     found = json.loads(plan("network", "--gpu", "A100", "--nodes", "2", "--size", "64MiB", "--json")[1])
     took = {row["way"]: row["all_reduce_ns"] for row in found["rows"]}
-    assert "custom graph" not in took  # engines use NCCL for large messages, and its line must not be drawn on
+    assert (
+        "custom graph" not in took
+    )  # engines use NCCL for large messages, and its line must not be drawn on
     assert 5e6 < took["measured"] < 9e6
     assert took["measured"] / took["nccl"] > 8
     assert took["RDMA"] < took["TCP"] < took["measured"]
@@ -222,7 +224,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_the_figures_of_the_guide_are_those_of_the_predictors():
     """docs/queueing.md, table of one server: P99, error of the tail, error of the published formula."""
     from sits.predict.queue import predict_queue
-    from sits.predict.queue_reference import l99_reference_error
+    from sits.predict.queue_reference import l99_reference_ns
     from sits.predict.queue_service import constant, gamma, two_kinds
 
     services = {
@@ -242,7 +244,8 @@ def test_the_figures_of_the_guide_are_those_of_the_predictors():
             assert p99 == pytest.approx(exact / 1e6, abs=0.6)
             about = predict_queue(rate, service, method="tail").p99_ns / exact - 1
             assert tail / 100 == pytest.approx(about, abs=6e-4)
-            assert formula / 100 == pytest.approx(l99_reference_error(rate, service), abs=6e-3)
+            published = l99_reference_ns(rate, service.mean_ns, service.cv)
+            assert formula / 100 == pytest.approx(published / exact - 1, abs=6e-3)
 
 
 def test_the_points_of_the_guide_have_the_knee_that_is_drawn(plan):

@@ -39,7 +39,7 @@ Complexes = NDArray[np.complex128]
 MOST_BUSY = 0.9999
 """Above this there is no steady state worth a number."""
 
-_PRECISION = 1e-6
+_PRECISION = 1e-5
 _NOTHING = 1e-12
 
 

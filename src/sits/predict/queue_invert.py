@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 A = 18.4
-TERMS = 200
+TERMS = 100
 AVERAGED = 11
 
 Transform = Callable[[NDArray[np.complex128]], NDArray[np.complex128]]
