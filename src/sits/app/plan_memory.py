@@ -261,7 +261,12 @@ def _context_row(seen: "Comparison") -> dict[str, Any]:
             "never_fit": side.never_fit,
         }
 
-    return row | {"static": shown(seen.static), "paged": shown(seen.paged), "speedup": seen.speedup}
+    return row | {
+        "static": shown(seen.static),
+        "paged": shown(seen.paged),
+        "speedup": seen.speedup,
+        "step_times": seen.source,
+    }
 
 
 def _pressure(
@@ -358,6 +363,8 @@ def _print_contexts(
             f"{a.memory.sequences:>9.1f}{b.memory.sequences:>7.1f}{a.output_per_s:>9,.0f}{b.output_per_s:>9,.0f}{gain:>8}"
         )
     click.echo(f"\n{DEFINED}")
+    for source in dict.fromkeys(result.source for result in seen if result.source):
+        click.echo(f"  assumed: step times {source}")
     if preempted:
         click.echo(
             f"Blocks ran out {preempted} times: a request gave up its blocks and began again; its waiting counts as service."

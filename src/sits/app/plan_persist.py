@@ -186,7 +186,7 @@ def persist(
         )  # fmt: skip
     document: dict[str, Any] = {
         "disk": used, "pcie": pcie, "measured": measured, "fit": fits or None, "model": model.name, "gpu": gpu, "gpus": gpus,
-        "prompts": prompts, "rate_per_s": rate, "requests": requests, "modes": served.modes, "device": served.device, "defined": DEFINED,
+        "prompts": prompts, "rate_per_s": rate, "requests": requests, "modes": served.modes, "device": served.device, "assumed": served.assumed, "defined": DEFINED,
     }  # fmt: skip
     if save is not None:
         import msgspec  # noqa: PLC0415
@@ -333,3 +333,5 @@ def _print(document: dict[str, Any]) -> None:
             f"{show_duration(device['wait_ns'])} for it on average (Pollaczek and Khinchine)."
         )
     click.echo(f"\n{DEFINED}")
+    for text in document["assumed"]:
+        click.echo(f"  assumed: {text}")

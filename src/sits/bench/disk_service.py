@@ -35,6 +35,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
 
     modes: list[dict[str, Any]]
     device: dict[str, Any]
+    assumed: tuple[str, ...]
 
 
 def one_prompt(model: Model, gpu: str, gpus: int, tokens: int, disk: Disk, pcie: float) -> dict[str, float]:
@@ -99,7 +100,15 @@ def service(
         | summary(seen)
         for seen in found
     ]
-    return Service(modes=rows, device=_device(what, (work.prompt + work.output - 1).tolist(), rate))
+    return Service(
+        modes=rows,
+        device=_device(what, (work.prompt + work.output - 1).tolist(), rate),
+        assumed=(
+            f"step times {spec.step.source}",
+            f"{spec.blocks:,} KV blocks, by formula",
+            "Poisson arrivals; one disk that serves writes in order; layers of a step take equal shares of it",
+        ),
+    )
 
 
 def _device(what: Persisting, tokens: list[int], rate: float) -> dict[str, Any]:

@@ -69,12 +69,13 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Both sides of one context length, or why there is no such comparison."""
+    """Both sides of one context length, with the source of the step times, or why there is no such comparison."""
 
     context: int
     plan: Sharding
     static: Side | None = None
     paged: Side | None = None
+    source: str = ""
     refused: str = ""
 
     @property
@@ -134,7 +135,11 @@ def compare_memory(
         spec, block_size=work.limit, blocks=spec.blocks * block_size // work.limit
     )
     return Comparison(
-        context=work.limit, plan=plan, static=_run("static", whole, work), paged=_run("paged", spec, work)
+        context=work.limit,
+        plan=plan,
+        static=_run("static", whole, work),
+        paged=_run("paged", spec, work),
+        source=spec.step.source,
     )
 
 
