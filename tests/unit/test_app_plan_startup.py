@@ -56,6 +56,7 @@ def test_what_the_driver_compiles():
         (["--log", Path(__file__)], "no line tells"),
         (["--spans", Path(__file__)], "no JSON"),
         (["--", "no-such-program-at-all"], "cannot be run"),
+        (["--limt", "5s", "--", "true"], "No such option"),
     ],
 )
 def test_wrong_usage_is_told(arguments, says):

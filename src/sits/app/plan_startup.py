@@ -38,7 +38,7 @@ BAR = 24
 
 @click.command(
     short_help="Where a start's time goes: run a command, or read a log.",
-    context_settings={"ignore_unknown_options": True},
+    context_settings={"allow_interspersed_args": False},
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option(
