@@ -47,6 +47,15 @@ def test_nothing_is_gained_while_memory_is_not_what_limits():
     assert seen.speedup == pytest.approx(1.0, abs=0.01)
 
 
+def test_a_shared_prefix_is_computed_once():
+    alone = compared(work_of("conversation", 8192, 120, seed=0))
+    seen = compared(work_of("conversation", 8192, 120, seed=0, shared_prefix=512))
+    assert (seen.paged, seen.static) == (alone.paged, alone.static)
+    assert alone.shared is None
+    assert seen.shared.served == 120
+    assert seen.shared.output_per_s > 1.1 * seen.paged.output_per_s
+
+
 @pytest.mark.parametrize(
     ("plan", "context", "says"),
     [(Sharding(), 131_072, "more than the whole pool"), (Sharding(layers=2), 2048, "tensor plans only")],

@@ -122,7 +122,7 @@ def memory(
     with Progress(quiet=quiet) as progress:
         for index, context in enumerate(ordered):
             progress("simulating", index, len(ordered))
-            asked = work_of(work, context, requests, seed)
+            asked = work_of(work, context, requests, seed, shared_prefix)
             result = compare_memory(
                 model,
                 gpu,
@@ -261,12 +261,16 @@ def _context_row(seen: "Comparison") -> dict[str, Any]:
             "never_fit": side.never_fit,
         }
 
-    return row | {
-        "static": shown(seen.static),
-        "paged": shown(seen.paged),
-        "speedup": seen.speedup,
-        "step_times": seen.source,
-    }
+    return (
+        row
+        | {
+            "static": shown(seen.static),
+            "paged": shown(seen.paged),
+            "speedup": seen.speedup,
+            "step_times": seen.source,
+        }
+        | ({"shared": shown(seen.shared)} if seen.shared is not None else {})
+    )
 
 
 def _pressure(
@@ -362,6 +366,13 @@ def _print_contexts(
             f"{result.context:>8,} {row['fit_static']:>7,}{row['fit_paged']:>7,} {a.memory.waste:>8.1%}{b.memory.waste:>9.2%}"
             f"{a.memory.sequences:>9.1f}{b.memory.sequences:>7.1f}{a.output_per_s:>9,.0f}{b.output_per_s:>9,.0f}{gain:>8}"
         )
+    for result in seen:
+        if result.shared is not None and result.paged is not None:
+            times = result.shared.output_per_s / result.paged.output_per_s
+            click.echo(
+                f"  {result.context:,}: with the shared prefix found in a cache {result.shared.output_per_s:,.0f} tok/s, "
+                f"{times:.2f}x of blocks alone"
+            )
     click.echo(f"\n{DEFINED}")
     for source in dict.fromkeys(result.source for result in seen if result.source):
         click.echo(f"  assumed: step times {source}")

@@ -10,8 +10,10 @@ The work: answers as in the Azure conversation trace; prompts of its shape, stre
 `reasoning` turns it round: prompts a quarter as long, answers log-uniform between 1/64 and half of the context, which is
 the work on which more sequences at a time help most.  A prompt and its answer never exceed the context.
 
-Deliberately absent: pipeline stages (the engine model has none, so plans with several are compared by memory only),
-and prefix sharing in time.
+With a shared prefix a third side runs: blocks, and a prefix cache in which the first tokens of all prompts are found.  Its averages
+of memory count shared blocks once a holder, so they are what sequences hold, not what the pool has lost.
+
+Deliberately absent: pipeline stages (the engine model has none, so plans with several are compared by memory only).
 """
 
 import msgspec
@@ -37,11 +39,12 @@ LINK = 24e9
 
 
 class Work(msgspec.Struct, frozen=True):
-    """Requests: prompt and answer lengths in tokens, and the longest sequence allowed."""
+    """Requests: prompt and answer lengths in tokens, the longest sequence allowed, and how many first tokens all share."""
 
     prompt: Ints
     output: Ints
     limit: int
+    shared_prefix: int = 0
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,12 +72,16 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Both sides of one context length, with the source of the step times, or why there is no such comparison."""
+    """Both sides of one context length, with the source of the step times, or why there is no such comparison.
+
+    `shared` is the paged side with a prefix cache, where the work has a shared prefix.
+    """
 
     context: int
     plan: Sharding
     static: Side | None = None
     paged: Side | None = None
+    shared: Side | None = None
     source: str = ""
     refused: str = ""
 
@@ -86,7 +93,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         return self.paged.output_per_s / self.static.output_per_s
 
 
-def work_of(kind: str, context: int, requests: int, seed: int) -> Work:
+def work_of(kind: str, context: int, requests: int, seed: int, shared_prefix: int = 0) -> Work:
     """The requests of one context length, from named streams of `seed`.
 
     Raises:
@@ -109,7 +116,7 @@ def work_of(kind: str, context: int, requests: int, seed: int) -> Work:
         prompt = np.exp(dice.uniform(np.log(context / 64), np.log(context), requests)).astype(np.int64)
     else:
         prompt = np.full(requests, context, np.int64)
-    return Work(np.clip(prompt, 1, context - output), output, context)
+    return Work(np.clip(prompt, 1, context - output), output, context, shared_prefix)
 
 
 def compare_memory(
@@ -139,6 +146,9 @@ def compare_memory(
         plan=plan,
         static=_run("static", whole, work),
         paged=_run("paged", spec, work),
+        shared=_run("paged", msgspec.structs.replace(spec, prefix_caching=True), work)
+        if work.shared_prefix >= block_size
+        else None,
         source=spec.step.source,
     )
 
@@ -194,7 +204,13 @@ def tensor_engine(model: Model, gpu: str, gpus: int, *, gpu_memory: int, block_s
 
 
 def _run(scheme: str, spec: EngineSpec, work: Work) -> Side:
-    seen = simulate(np.zeros(len(work.prompt), np.int64), work.prompt, work.output, None, spec)
+    prefixes = None
+    if spec.prefix_caching:
+        system = list(range(work.shared_prefix // spec.block_size))
+        prefixes = [system if tokens > work.shared_prefix else [] for tokens in work.prompt.tolist()]
+    seen = simulate(
+        np.zeros(len(work.prompt), np.int64), work.prompt, work.output, None, spec, prefixes=prefixes
+    )
     ran = seen.last_token_ns >= 0
     span_ns = int(seen.last_token_ns[ran].max() - seen.scheduled_ns[ran].min()) if ran.any() else 0
     return Side(
