@@ -119,6 +119,29 @@ def test_customers_followed_here_sojourn_as_in_ciw(servers):
     assert theirs == pytest.approx(mine, abs=1e-6)
 
 
+def test_the_tail_says_where_it_is_no_answer():
+    """Every service and load at which it is more than 4 % off is one where it says so."""
+    dice = stream_generator(5, "services")
+    services = [
+        measured(dice.lognormal(-3, 1.2, 1500) * 1e9),
+        measured(np.minimum(5, 0.02 * (dice.pareto(2.2, 1500) + 1)) * 1e9),
+        measured(np.repeat([0.01, 0.05, 0.5], [350, 140, 10]) * 1e9),
+        two_kinds(20e6, 200e6, 0.1),
+        constant(50e6),
+    ]
+    told = wrong = 0
+    for service in services:
+        for busy in (0.1, 0.3, 0.5, 0.7, 0.9):
+            rate = busy / service.mean_ns * 1e9
+            tail = predict_queue(rate, service, method="tail")
+            says = any("use the inversion" in text for text in tail.assumed)
+            off = abs(tail.p99_ns / predict_queue(rate, service).p99_ns - 1)
+            told += says
+            wrong += off > 0.04
+            assert says or off < 0.04
+    assert 4 <= wrong <= told <= 15
+
+
 def test_the_published_formula_is_wrong_by_what_is_said_of_it():
     kinds = two_kinds(20e6, 200e6, 0.1)
     assert [round(l99_reference_error(rho / 0.038, kinds), 2) for rho in (0.5, 0.8, 0.95)] == [
