@@ -17,7 +17,7 @@ from sits.sim.oracle_replay import replay
 from sits.testing.loop import small_spec
 from sits.world import stream_generator
 
-CASES = int(os.environ.get("SITS_SIM_CASES", "150"))
+CASES = 20_000 if os.environ.get("SITS_SOAK") == "1" else 150
 RUNS = settings(max_examples=CASES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 names = st.lists(st.integers(0, 2), max_size=40)
@@ -101,3 +101,27 @@ def test_the_drawn_traces_reach_every_mechanism():
         seen["priority differs"] += ends["order"] != plain
         seen["stretches"] += plain[1] > 100
     assert all(count >= 10 for count in seen.values()), seen
+
+
+def test_a_trace_of_ordinary_size_agrees_too():
+    """Drawn traces are short; this one is long enough for everything to happen to somebody, with and without each art."""
+    rng = stream_generator(5, "trace")
+    trace, priorities, prefixes = [], [], []
+    for _ in range(150):
+        prompt, output = (int(x) for x in np.clip(rng.lognormal((5.0, 3.8), 0.8), 1, 900))
+        trace.append((int(rng.exponential(3e8)), prompt, output, -1))
+        priorities.append(int(rng.integers(0, 3)))
+        prefixes.append([int(x) for x in rng.integers(0, 3, 12)])
+    for number in range(8):
+        spec = small_spec(
+            blocks=130,
+            max_num_seqs=24,
+            max_num_batched_tokens=512,
+            order="priority" if number & 1 else "fcfs",
+            prefix_caching=bool(number & 2),
+            async_scheduling=bool(number & 4),
+            host=None if number & 4 else small_spec().host,
+        )
+        kernel, twin = both(spec, trace, priorities, prefixes)
+        assert kernel == twin
+        assert any(times[3] for times in kernel[0])
