@@ -13,12 +13,15 @@ With SITS_SOAK=1 the random walk has 10^6 answers.
 
 import os
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from http_answers import disagreement, one, ours
 from http_streams import Rolls, broken
 from sits.world import RealWorld
+
+pytestmark = pytest.mark.patches  # the clock of a connection is a stand-in
 
 SOAK = os.environ.get("SITS_SOAK") == "1"
 ANSWERS = 1_000_000 if SOAK else 4_000
@@ -51,7 +54,7 @@ def test_what_is_whole_to_us_is_whole_to_h11_on_a_long_walk():
         assert wrong == "", f"seed {seed}, answer {i}: {text}: {wrong}"
         if i < 1000:
             whole += ours(pieces)[2]
-    assert 100 < whole < 900
+    assert 50 < whole < 900
 
 
 def test_the_judge_judges():
