@@ -47,6 +47,7 @@ DEFAULTS: dict[str, tuple[Any, str]] = {
     "chunked_prefill": (True, "vLLM V1 cuts prompts unless it is told not to"),
     "long_prefill_token_threshold": (0, "vLLM's default: no limit but the step's tokens"),
     "order": ("fcfs", "vLLM's default"),
+    "reserve_full_isl": (True, "vLLM admits a prompt only when all of it fits, since early 2026"),
 }
 
 _NAMES = {
@@ -59,6 +60,7 @@ _NAMES = {
     "async_scheduling": "async_scheduling",
     "long_prefill_token_threshold": "long_prefill_token_threshold",
     "scheduling_policy": "order",
+    "scheduler_reserve_full_isl": "reserve_full_isl",
     "num_kv_tokens": "kv_tokens",
     "vllm_version": "version",
 }
@@ -98,6 +100,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     async_scheduling: Fact | None = None
     long_prefill_token_threshold: Fact | None = None
     order: Fact | None = None
+    reserve_full_isl: Fact | None = None
     version: Fact | None = None
     assumed: tuple[str, ...] = ()
 
@@ -197,7 +200,7 @@ def _from_config(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
 def _value(name: str, value: Any) -> Any:
     if name in {"version", "order"}:
         return str(value)
-    if name in {"prefix_caching", "chunked_prefill", "async_scheduling"}:
+    if name in {"prefix_caching", "chunked_prefill", "async_scheduling", "reserve_full_isl"}:
         return str(value).lower() in {"true", "enabled", "1"}
     try:
         return int(str(value).replace(",", ""))

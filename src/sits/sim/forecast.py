@@ -57,6 +57,7 @@ def engine(
     chunked_prefill: bool = True,
     long_prefill_token_threshold: int = 0,
     order: Order = "fcfs",
+    reserve_full_isl: bool = True,
     graph_seqs_max: int = GRAPHS_ALWAYS,
     front: FrontEnd = NO_FRONT,
 ) -> EngineSpec:
@@ -77,6 +78,7 @@ def engine(
         chunked_prefill=chunked_prefill,
         graph_seqs_max=graph_seqs_max,
         order=order,
+        reserve_full_isl=reserve_full_isl,
         prefix_caching=prefix_caching,
         async_scheduling=async_scheduling,
         host=None,
