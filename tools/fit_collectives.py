@@ -57,7 +57,7 @@ def find_measured(gpu: str, ranks: int, kernel: str = "nccl") -> Measured:
     for one in near:
         if one.ranks == ranks:
             return one
-    known = ", ".join(sorted({f"{one.gpu} x{one.ranks} {one.kernel}" for one in near or FIGURES}))
+    known = ", ".join(sorted({f"{one.gpu} x{one.ranks}" for one in near} or {one.gpu for one in FIGURES}))
     raise ConfigError(
         f"no all-reduce figures of {gpu!r} for {ranks} ranks ({kernel})", field="gpu", value=gpu, hint=f"known: {known}"
     )

@@ -76,6 +76,12 @@ def test_several_servers_and_bursts_are_an_approximation(plan):
     )
     assert not calm["exact"]
     assert burst["prediction"]["p99_ns"] > calm["prediction"]["p99_ns"]
+    even = json.loads(
+        plan("queue", "--service", "100ms", "--servers", "8", "--rate", "64", "--arrival-cv", "0", "--json")[
+            1
+        ]
+    )
+    assert even["prediction"]["p99_ns"] < calm["prediction"]["p99_ns"]
     code, _, err = plan("queue", "--service", "100ms", "--rate", "8", "--arrival-cv", "4")
     assert code == 2
     assert "simulate" in err
@@ -192,6 +198,12 @@ def test_two_measured_nodes_stand_beside_the_assumed_links(plan):
     assert "measured" not in plan("network", "--gpu", "H100", "--nodes", "2")[1].split("start-up: ")[
         0
     ].replace("as measured", "")
+
+
+def test_network_names_the_gpus_it_knows(plan):
+    code, _, err = plan("network", "--gpu", "B200")
+    assert code == 2
+    assert "known: A100-SXM4-80GB, H100-SXM5-80GB, H200-SXM" in err
 
 
 def test_network_wants_units(plan):

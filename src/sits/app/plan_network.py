@@ -112,10 +112,10 @@ def _reduces(asked: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         TCP_ALPHA_NS,
         TCP_MOST,
         TCP_SHARE,
+        between_ns,
         bus_bandwidth,
         measured_ns,
         rdma,
-        ring_ns,
         step_calls,
         tcp,
     )  # fmt: skip
@@ -156,8 +156,8 @@ def _reduces(asked: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         base = find_measured(asked["gpu"], ranks)
         for way, link in (("RDMA", rdma(card)), ("TCP", tcp(card))):
             # In a node, reduce-scatter and all-gather together are an all-reduce; between nodes each GPU reduces its part.
-            whole = measured_ns(base, size) + ring_ns(nodes, size / ranks, link)
-            empty = measured_ns(base, 0) + ring_ns(nodes, 0, link)
+            whole = measured_ns(base, size) + between_ns(nodes, size / ranks, link)
+            empty = measured_ns(base, 0) + between_ns(nodes, 0, link)
             rows.append(
                 {
                     "where": f"{nodes} nodes of {ranks}",

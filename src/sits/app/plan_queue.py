@@ -150,7 +150,8 @@ def _servers(asked: dict[str, Any]) -> tuple[dict[str, Any], list[str], dict[str
     service = _service(asked)
     burst, rate = _arrivals(asked)
     exact = asked["servers"] == 1 and (burst is None or burst.poisson) and asked["arrival_cv"] in (None, 1.0)
-    arrivals: Any = burst if burst is not None else asked["arrival_cv"] or 1.0
+    cv = 1.0 if asked["arrival_cv"] is None else asked["arrival_cv"]
+    arrivals: Any = cv if burst is None else burst
 
     def at(load: float) -> Any:
         if exact:
