@@ -29,9 +29,11 @@ def needs(path):
 
 
 def test_the_engine_itself_comes_before_its_log_and_the_log_before_a_configuration():
-    facts = read_facts(
-        log=LOG, metrics=INFO, config={"max-num-seqs": 16, "long_prefill_token_threshold": 512}
-    )
+    config = {
+        "max-num-seqs": 16,
+        "scheduler": {"long_prefill_token_threshold": 512, "scheduler_reserve_full_isl": False},
+    }
+    facts = read_facts(log=LOG, metrics=INFO, config=config)
     assert facts.need("blocks") == 2587
     assert facts.blocks.source.startswith("metrics: vllm:cache_config_info, label num_gpu_blocks")
     assert facts.max_num_seqs.source == "log, non-default args"
@@ -45,6 +47,7 @@ def test_the_engine_itself_comes_before_its_log_and_the_log_before_a_configurati
         "chunked_prefill": True,
         "long_prefill_token_threshold": 512,
         "order": "fcfs",
+        "reserve_full_isl": False,
         "async_scheduling": False,
     }
     assert facts.assumed == ("order = fcfs: vLLM's default",)
