@@ -23,7 +23,7 @@ How far the predictors were off on recordings they were not fitted to, failures 
 | what | against what | page |
 |---|---|---|
 | a model calibrated from an engine's own logs | vLLM on a CPU: loads, lengths and arrivals left out of the fit | below |
-| layer tables of a GPU in the simulator, nothing fitted | vLLM 0.19 on an RTX PRO 6000 and on an RTX 4090 short of KV blocks | [accuracy-gpu.md](accuracy-gpu.md) |
+| layer tables of a GPU in the simulator, one figure fitted | vLLM 0.19 on an RTX PRO 6000 and on an RTX 4090 short of KV blocks | [accuracy-gpu.md](accuracy-gpu.md) |
 | step times derived from kernel measurements | whole generations on A100 and H100 | [accuracy-steptime.md](accuracy-steptime.md) |
 | formulas for queues, and the knee | an independent simulator | [queueing.md](queueing.md) |
 | made-up workloads | Azure traces | [accuracy-workload.md](accuracy-workload.md) |

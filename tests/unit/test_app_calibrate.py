@@ -242,6 +242,19 @@ def test_a_profile_is_asked_the_same_way(tmp_path):
     assert 0 < told["requests"][0]["ttft_ms"] < told["requests"][0]["e2e_ms"]
     assert told["quantiles"]["ttft_ms"]["low"] == {}
     assert any("front end" in text for text in told["runs"][0]["assumed"])
+    assert told["engine"]["overhead_prefill_us"] == 25_000
+    assert any("the host takes 25 ms" in text for text in told["runs"][0]["assumed"])
+
+
+def test_host_time_that_is_told_is_not_assumed(tmp_path):
+    path = tmp_path / "asked.jsonl"
+    path.write_text(json.dumps({"arrival": 0, "prompt_tokens": 100, "output_tokens": 3}))
+    base = ("predict", "--profile", tables(tmp_path), "--layers", 1, *LIMITS, "--requests", path, "--json")
+    code, told = sitsctl(*base, "--overhead", "1ms", "--overhead-prefill", "3ms")
+    assert code == 0
+    told = json.loads(told)
+    assert (told["engine"]["overhead_us"], told["engine"]["overhead_prefill_us"]) == (1000, 3000)
+    assert not any("the host takes" in text for text in told["runs"][0]["assumed"])
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,10 @@ class _Time(click.ParamType):
     help="Host time of a step that a profile does not hold, like 300us.",
 )
 @click.option(
+    "--overhead-prefill", type=_Time(), default=None,
+    help="Host time that a step with prefill needs on top.  [default: 25 ms assumed where scheduling is asynchronous]",
+)  # fmt: skip
+@click.option(
     "--async-scheduling",
     is_flag=True,
     help="The profile's engine schedules a step while the one before runs.",
@@ -117,7 +121,7 @@ class _Time(click.ParamType):
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 def predict(
     model: Path | None, profile: Path | None, layers: int | None, metrics: Path | None, engine_log: Path | None,
-    given: tuple[str, ...], overhead: int, async_scheduling: bool,
+    given: tuple[str, ...], overhead: int, overhead_prefill: int | None, async_scheduling: bool,
     requests: Path, runs: tuple[str, ...], loop: str, users: int | None, think: int, prefix_hits: float | None,
     level: float, passes: int | None, seed: int, html: Path | None, as_json: bool, quiet: bool,
 ) -> int:  # fmt: skip
@@ -136,7 +140,12 @@ def predict(
     asked = _chosen(read_asked(requests, arrivals=users is None), runs)
     if profile is not None:
         about, predictions = _by_profile(
-            profile, layers, (metrics, engine_log, given), overhead / 1e3, async_scheduling, asked
+            profile,
+            layers,
+            (metrics, engine_log, given),
+            (overhead, overhead_prefill),
+            async_scheduling,
+            asked,
         )
     else:
         wanted = Wanted(
@@ -186,7 +195,7 @@ def _by_model(
 
 
 def _by_profile(
-    path: Path, layers: int | None, told: "tuple[Path | None, Path | None, tuple[str, ...]]", overhead_us: float, async_scheduling: bool, asked: Sequence[Any]
+    path: Path, layers: int | None, told: "tuple[Path | None, Path | None, tuple[str, ...]]", host: tuple[int, int | None], async_scheduling: bool, asked: Sequence[Any]
 ) -> "tuple[dict[str, Any], list[Predicted]]":  # fmt: skip
     from sits.app.calibrate import facts_of  # noqa: PLC0415
     from sits.bench.profile_predictions import described, predict_profiled, profiled_engine  # noqa: PLC0415
@@ -195,9 +204,16 @@ def _by_profile(
         raise click.UsageError("no table says how many layers the model has: --layers N (num_hidden_layers)")
     facts = facts_of(*told)
     profile, spec = profiled_engine(
-        path, layers, facts, overhead_us=overhead_us, async_scheduling=async_scheduling
+        path,
+        layers,
+        facts,
+        overhead_us=host[0] / 1e3,
+        prefill_us=None if host[1] is None else host[1] / 1e3,
+        async_scheduling=async_scheduling,
     )
-    return described(profile, spec, facts), [predict_profiled(spec, facts, one) for one in asked]
+    return described(profile, spec, facts), [
+        predict_profiled(spec, facts, one, host_told=host[1] is not None) for one in asked
+    ]
 
 
 def _chosen(asked: Sequence[Any], runs: tuple[str, ...]) -> list[Any]:

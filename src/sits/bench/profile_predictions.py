@@ -31,9 +31,18 @@ before (one recorded host; docs/accuracy-gpu.md)"""
 
 
 def profiled_engine(
-    path: Path, layers: int, facts: EngineFacts, *, overhead_us: float = 0.0, async_scheduling: bool = False
+    path: Path,
+    layers: int,
+    facts: EngineFacts,
+    *,
+    overhead_us: float = 0.0,
+    prefill_us: float | None = None,
+    async_scheduling: bool = False,
 ) -> tuple[Profile, EngineSpec]:
     """The engine of a profile, with its limits as told.
+
+    `overhead_us` is the host's time of any step, `prefill_us` what one with prefill needs on top; None assumes it where it is hidden behind
+    the step before.
 
     Raises:
         ConfigError: a limit is not told, or the tables cannot be used.
@@ -48,12 +57,17 @@ def profiled_engine(
         )
     told = facts.arguments()
     ahead = async_scheduling or told["async_scheduling"]
-    profile = load_profile(path, layers, overhead_us=overhead_us, eager_us=HOST_PREFILL_US if ahead else 0.0)
+    assumed_us = HOST_PREFILL_US if ahead else 0.0
+    profile = load_profile(
+        path, layers, overhead_us=overhead_us, eager_us=assumed_us if prefill_us is None else prefill_us
+    )
     return profile, engine(profile, **{**told, "async_scheduling": ahead})
 
 
-def predict_profiled(spec: EngineSpec, facts: EngineFacts, asked: Asked) -> Predicted:
-    """Predict one run on such an engine."""
+def predict_profiled(
+    spec: EngineSpec, facts: EngineFacts, asked: Asked, *, host_told: bool = False
+) -> Predicted:
+    """Predict one run on such an engine; `host_told`: the host's time for prefill was given, not assumed."""
     arrivals = np.round(asked.arrival_ms * 1e6).astype(np.int64)
     done = forecast(spec, arrivals, asked.prompt_tokens, asked.output_tokens)
     served = done.e2e_ns >= 0
@@ -68,7 +82,7 @@ def predict_profiled(spec: EngineSpec, facts: EngineFacts, asked: Asked) -> Pred
         0.0,
         int(done.preemptions[done.preemptions > 0].sum()),
     )
-    host = (HOST_ASSUMED,) if spec.async_scheduling else ()
+    host = (HOST_ASSUMED,) if spec.async_scheduling and not host_told else ()
     return summed(asked, None, [one], [], (*facts.assumed, *ASSUMED, *host), told_of(asked, [one]))
 
 
@@ -81,6 +95,7 @@ def described(profile: Profile, spec: EngineSpec, facts: EngineFacts) -> dict[st
             name: {"value": fact.value, "source": fact.source, "sure": True} for name, fact in told.items()
         },
         "overhead_us": profile.overhead_us,
+        "overhead_prefill_us": profile.eager_us,
         "host_prefill_us": profile.eager_us,
         "async_scheduling": spec.async_scheduling,
     }
