@@ -6,7 +6,7 @@ import pytest
 
 from sits.core.errors import ConfigError
 from sits.predict.steptime import StepTime
-from sits.sim.forecast import engine, forecast
+from sits.sim.forecast import block_names, engine, forecast
 from sits.sim.model import EngineModel
 
 MS = 1_000_000
@@ -79,6 +79,14 @@ def test_a_prompt_that_is_in_the_cache_as_a_whole_still_computes_its_last_token(
     spec = small(msgspec.structs.replace(flat(0), prefill_us_per_token=100.0), prefix_caching=True)
     done = run(spec, [(0, 90, 1), (50 * MS, 90, 1)], prefixes=[list(range(9))] * 2)
     assert done.ttft_ns.tolist() == [10 * MS, 2 * MS]  # its last block, of 10 tokens
+
+
+def test_pieces_of_a_trace_become_blocks_of_an_engine():
+    assert block_names([7, 9], 512, 256) == [14, 15, 18, 19]
+    assert block_names([3], 16, 16) == [3]
+    for tokens, size in ((512, 48), (16, 128)):
+        with pytest.raises(ValueError, match="no whole number of blocks"):
+            block_names([1], tokens, size)
 
 
 def test_a_preempted_request_finds_its_own_blocks_again():

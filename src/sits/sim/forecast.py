@@ -86,6 +86,22 @@ def engine(
     )
 
 
+def block_names(ids: Sequence[int], tokens: int, block_size: int) -> list[int]:
+    """Names of an engine's blocks for a trace that names pieces of `tokens` tokens, as Mooncake's does with 512.
+
+    >>> block_names([7, 9], 512, 256)
+    [14, 15, 18, 19]
+
+    Raises:
+        ValueError: such a piece is not a whole number of blocks.
+
+    """
+    count, rest = divmod(tokens, block_size)
+    if rest or not count:
+        raise ValueError(f"a piece of {tokens} tokens is no whole number of blocks of {block_size}")
+    return [name * count + part for name in ids for part in range(count)]
+
+
 def forecast(
     spec: EngineSpec,
     arrivals_ns: Ints,

@@ -370,11 +370,12 @@ def simulate(
     return Simulated(queued, out[0], out[1], out[2], out[3], steps, end_ns)
 
 
-def compile_kernel() -> int:
+def compile_kernel(caches: bool = False) -> int:
     """Make every compiled function ready: loaded from disk, or compiled and kept there; how many had to be compiled.
 
     The first use of the kernel costs about a second when it is on disk and ten and more when it is not; a
-    process that answers others, or starts some, takes that time before.  A trace with a block cache is compiled when the first one is run.
+    process that answers others, or starts some, takes that time before.  `caches`: traces with a block cache, too, which
+    are otherwise made ready when the first one is run.
     """
     from sits.sim import kernel  # noqa: PLC0415  (numba loads with the first model)
 
@@ -390,6 +391,8 @@ def compile_kernel() -> int:
     model.cancel(0)
     one = np.ones(1, np.int64)
     simulate(one, one, one, None, spec)
+    if caches:
+        simulate(one, one, one, None, msgspec.structs.replace(spec, prefix_caching=True), prefixes=[()])
     return _compiled(kernel.ENTRIES) - before
 
 
