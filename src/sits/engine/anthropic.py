@@ -11,6 +11,8 @@ Rules:
 Deliberately absent: batches, files and models of the provider's API; embeddings, which it has none of.
 """
 
+from typing import Final
+
 from msgspec.structs import replace
 
 from sits.core.errors import CapacityError
@@ -22,9 +24,9 @@ from sits.engine.client import Connection
 from sits.engine.openai import OpenAIEngine
 from sits.engine.translated import CHAT, Translation, for_openai_client, not_served
 
-VERSION = "2023-06-01"
-OVERLOADED = 529
-RETRY_AFTER_S = 5.0
+VERSION: Final = "2023-06-01"
+OVERLOADED: Final = 529
+RETRY_AFTER_S: Final = 5.0
 """When an overloaded engine may be asked again, where it does not say."""
 
 

@@ -14,7 +14,7 @@ import asyncio
 import select
 import ssl
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, Final, cast
 
 import httptools
 
@@ -22,16 +22,16 @@ from sits.core.ports import World
 from sits.core.units import SECOND
 from sits.engine.waiter import Waiter
 
-BUFFER_BYTES = 256 * 1024
-ANSWER_BYTES_MAX = 256 * 2**20
+BUFFER_BYTES: Final = 256 * 1024
+ANSWER_BYTES_MAX: Final = 256 * 2**20
 """A plain answer larger than this is refused: it is held in memory until it is whole."""
 
-HEAD_BYTES_MAX = 256 * 1024
+HEAD_BYTES_MAX: Final = 256 * 1024
 """Bytes without a byte of body, a head or a trailer, after which an answer is garbage."""
 
-JOIN_BYTES = 64 * 1024
+JOIN_BYTES: Final = 64 * 1024
 
-_LOWER = {
+_LOWER: Final = {
     b"content-type": "type",
     b"content-length": "length",
     b"transfer-encoding": "transfer",
@@ -39,11 +39,10 @@ _LOWER = {
     b"retry-after": "retry",
     **dict.fromkeys((b"date", b"server", b"connection", b"keep-alive"), ""),
 }
-_HEADERS = {b"-".join(word.capitalize() for word in name.split(b"-")): what for name, what in _LOWER.items()}
-_HEADERS |= _LOWER
+_HEADERS: Final = _LOWER | {
+    b"-".join(word.capitalize() for word in name.split(b"-")): what for name, what in _LOWER.items()
+}
 """In the two spellings that servers use; any other is looked up in small letters."""
-
-C = TypeVar("C", bound="Connection")
 
 
 class ClosedError(Exception):
@@ -93,14 +92,11 @@ class Address:
 
     async def connect(self, silence: Silence) -> "Connection":
         """A new connection.  Raises OSError."""
-        return await self.connect_as(lambda: Connection(silence))
-
-    async def connect_as(self, make: "Callable[[], C]") -> "C":
-        """A new connection of the kind that `make` makes.  Raises OSError."""
         if self.tls and self._context is None:
             self._context = ssl.create_default_context()
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(make, self.host, self.port, ssl=self._context)
+        connection = Connection(silence)
+        await loop.create_connection(lambda: connection, self.host, self.port, ssl=self._context)
         return connection
 
 
@@ -110,8 +106,11 @@ class Connection(asyncio.Protocol):
     `status`, `content_type`, `coding` (of content or transfer, when there is one), `retry_after` are the head's
     once `headed`; `touched`: some byte of an answer came; `framed`: the answer has a length or chunks, else its end and the
     engine's death look the same; `free`: a next message can be sent, as the last one and its answer are over and the engine
-    keeps the connection; `odd`: something about the message or its answer is not as with nearly all.
+    keeps the connection; `odd`: something about the message or its answer is not as with nearly all; `ended` is told when the
+    connection has ended.
     """
+
+    ended: "Callable[[Connection], None] | None" = None
 
     def __init__(self, silence: Silence) -> None:
         self._silence = silence
@@ -256,7 +255,8 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the answer; bytes nobody asked for end the connection."""
-        if self._ended:
+        unasked = self._ended
+        if unasked:
             self._lose(ClosedError("it sent bytes without being asked", garbage=True))
             self._transport.abort()
             return
@@ -302,6 +302,8 @@ class Connection(asyncio.Protocol):
             self._ended = True
         self._lose(ClosedError(str(exc) if exc else "the connection was closed"))
         self._parser = None  # it holds us
+        if self.ended is not None:
+            self.ended(self)
 
     def _lose(self, error: ClosedError) -> None:
         self.free = False

@@ -56,17 +56,6 @@ class Shown(msgspec.Struct, frozen=True):
     model: str
 
 
-class _Line(Connection):
-    """A connection that tells when it ends."""
-
-    ended: Callable[["_Line"], None] | None = None
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        if self.ended is not None:
-            self.ended(self)
-
-
 class Lora:
     """The adapters of one engine.
 
@@ -86,7 +75,7 @@ class Lora:
         self._load_ns, self._probe_ns = load_ns, probe_ns
         self._prefix = "/v1" if api == "vllm" else ""
         self._silence = Silence(QUIET_NS, world)
-        self._line: _Line | None = None
+        self._line: Connection | None = None
         self._one_at_a_time = asyncio.Lock()
 
     def watch(self, lost: Callable[[], None]) -> None:
@@ -185,18 +174,18 @@ class Lora:
         finally:
             connection.abort()
 
-    async def _connected(self, limit_ns: int) -> _Line:
+    async def _connected(self, limit_ns: int) -> Connection:
         address = self._engine.address
         try:
             async with asyncio.timeout(min(limit_ns, self._engine.connect_timeout) / SECOND):
-                return await address.connect_as(lambda: _Line(self._silence))
+                return await address.connect(self._silence)
         except TimeoutError:
             raise LoraError("engine_unreachable", "it did not accept a connection in time") from None
         except (OSError, ValueError) as error:
             raise LoraError("engine_unreachable", str(error)) from None
 
     async def _asked(
-        self, connection: _Line, method: str, path: str, body: bytes, limit_ns: int
+        self, connection: Connection, method: str, path: str, body: bytes, limit_ns: int
     ) -> tuple[int, bytes]:
         head = self._engine.head_of(method, path, len(body))
         try:
@@ -209,7 +198,7 @@ class Lora:
         except ClosedError as error:
             raise LoraError("engine_unreachable", f"{path}: {error}") from None
 
-    def _ended(self, line: _Line) -> None:
+    def _ended(self, line: Connection) -> None:
         if self._line is line:
             self._line = None
             self._lost()

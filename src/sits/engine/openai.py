@@ -21,6 +21,7 @@ Deliberately absent: retries across engines (the pipeline's), proxies, HTTP/2, r
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 from urllib.parse import urlsplit
 
 from sits.core.errors import ConfigError, EngineError, EngineTimeoutError
@@ -39,14 +40,14 @@ from sits.engine.translated import (
     not_served,
 )
 
-POOL_MAX = 256
+POOL_MAX: Final = 256
 """Idle connections kept; more are closed."""
 
-ENDPOINTS_MAX = 16
+ENDPOINTS_MAX: Final = 16
 """Endpoints whose fixed part of a head is kept ready."""
 
-BODILESS = (204, 205)
-HEADER_BYTES = 256
+BODILESS: Final = (204, 205)
+HEADER_BYTES: Final = 256
 """The longest header value of an engine that is passed on."""
 
 

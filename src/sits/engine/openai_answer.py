@@ -7,7 +7,7 @@ Deliberately absent: what the bytes mean (the readers), and connections (engine.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sits.core.request import Chunk, Request
 from sits.engine.answer import StreamReader, cut_short
@@ -19,11 +19,56 @@ from sits.engine.translated import READERS, Reader, Translation
 if TYPE_CHECKING:
     from sits.engine.openai import OpenAIEngine
 
-JSON = b"application/json"
-EVENT_STREAM = b"text/event-stream"
+JSON: Final = b"application/json"
+EVENT_STREAM: Final = b"text/event-stream"
 
 Give = Callable[[Chunk], Awaitable[None] | None]
 GiveTokens = Callable[[bytes, int], Awaitable[None] | None]
+
+
+class _Flow:
+    """A stream that is pushed: `pump` hands over what has come to `connection`; `blocked` is what to await before more."""
+
+    __slots__ = ("_give", "_tokens", "blocked", "connection", "reader")
+
+    connection: Connection
+    reader: Reader
+
+    def __init__(self, give: Give, tokens: GiveTokens | None) -> None:
+        self._give = give
+        self._tokens = tokens
+        self.blocked: Awaitable[None] | None = None
+
+    def unblocked(self) -> Awaitable[None] | None:
+        """What is to be awaited now, once."""
+        waiting, self.blocked = self.blocked, None
+        return waiting
+
+    def pump(self) -> None:
+        """Called when bytes have come; nothing is raised from here, as the caller is the connection."""
+        connection, reader, tokens = self.connection, self.reader, self._tokens
+        pieces = connection.pieces
+        data, marker = pieces[0], reader.marker
+        try:
+            if (
+                marker
+                and tokens is not None
+                and marker in data
+                and data[-2:] == b"\n\n"
+                and b"\n" not in data[:-2]
+                and len(pieces) == 1
+            ):
+                del pieces[0]
+                self.blocked = tokens(data, 1)
+            else:
+                chunk = reader.take(connection.taken())
+                if chunk is not None:
+                    self.blocked = self._give(chunk)
+        except Exception as error:  # noqa: BLE001  (raised where the answer is awaited)
+            connection.wake(error)
+            return
+        if self.blocked is not None or reader.problem is not None:
+            connection.wake()
 
 
 class OpenAIAnswer:
@@ -50,7 +95,8 @@ class OpenAIAnswer:
         try:
             reader = self._reader
             assert reader is not None
-            if reader.problem is None:
+            problem = reader.problem
+            if problem is None:
                 while data := connection.taken() or await connection.read():
                     chunk = reader.take(data)
                     if chunk is not None:
@@ -73,8 +119,9 @@ class OpenAIAnswer:
             self._end()
             raise
         self._end()
-        if reader.problem is not None:
-            raise self._engine.failed(*reader.problem)
+        problem = reader.problem
+        if problem is not None:
+            raise self._engine.failed(*problem)
         raise StopAsyncIteration
 
     async def push(self, give: Give, tokens: GiveTokens | None = None) -> None:
@@ -82,48 +129,20 @@ class OpenAIAnswer:
 
         `tokens(data, count)`, when there is one, gets those that are nothing but tokens, which are nearly all of a stream.
         """
-        blocked: Awaitable[None] | None = None
-
-        def pump() -> None:
-            nonlocal blocked
-            pieces = connection.pieces
-            data, marker = pieces[0], reader.marker
-            try:
-                if (
-                    marker
-                    and tokens is not None
-                    and marker in data
-                    and data[-2:] == b"\n\n"
-                    and b"\n" not in data[:-2]
-                    and len(pieces) == 1
-                ):
-                    del pieces[0]
-                    blocked = tokens(data, 1)
-                else:
-                    chunk = reader.take(connection.taken())
-                    if chunk is not None:
-                        blocked = give(chunk)
-            except Exception as error:  # noqa: BLE001  (raised where the answer is awaited)
-                connection.wake(error)
-                return
-            if blocked is not None or reader.problem is not None:
-                connection.wake()
-
+        flow = _Flow(give, tokens)
         try:
             chunk = await (self._first() if self._connection is None else self.__anext__())
             while True:
-                blocked = give(chunk)
-                while blocked is not None:
-                    waiting, blocked = blocked, None
+                flow.blocked = give(chunk)
+                while (waiting := flow.unblocked()) is not None:
                     await waiting
                 if self._over:
                     return
                 if self._reader is not None and self._reader.problem is None:
                     assert self._connection is not None
-                    reader, connection = self._reader, self._connection
-                    await connection.flow(pump)
-                    while blocked is not None:
-                        waiting, blocked = blocked, None
+                    flow.connection, flow.reader = self._connection, self._reader
+                    await self._connection.flow(flow.pump)
+                    while (waiting := flow.unblocked()) is not None:
                         await waiting
                 chunk = await self.__anext__()
         except StopAsyncIteration:

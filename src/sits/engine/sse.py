@@ -12,9 +12,10 @@ Source: WHATWG HTML, "Server-sent events", 9.2.6.
 """
 
 import re
+from typing import Final
 
-EVENT_LIMIT = 16 * 2**20
-_EMPTY_LINE = re.compile(rb"(?:\A|(?<=\n))\r?\n")
+EVENT_LIMIT: Final = 16 * 2**20
+_EMPTY_LINE: Final = re.compile(rb"(?:\A|(?<=\n))\r?\n")
 
 
 class EventTooLongError(ValueError):

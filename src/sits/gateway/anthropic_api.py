@@ -16,7 +16,8 @@ import msgspec
 import orjson
 
 from sits.core.errors import SitsError
-from sits.gateway.openai_api import COUNT_MAX, Body, Parsed, decode, given, tokens_of
+from sits.gateway.openai_api import decode, given, tokens_of
+from sits.gateway.openai_bodies import COUNT_MAX, Body, Parsed, Parser
 
 MESSAGES = "/v1/messages"
 COUNT_TOKENS = "/v1/messages/count_tokens"
@@ -100,7 +101,7 @@ def _user(read: _Counted) -> str:
     return (read.metadata.user_id if read.metadata else None) or ""
 
 
-PARSERS = {MESSAGES.encode(): parse_messages, COUNT_TOKENS.encode(): parse_count}
+PARSERS: dict[bytes, Parser] = {MESSAGES.encode(): parse_messages, COUNT_TOKENS.encode(): parse_count}
 """Endpoint -> parser."""
 
 

@@ -8,7 +8,7 @@ Deliberately absent: the policies (policy.route, policy.residency), and the brea
 
 from collections.abc import Iterable
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sits.core.breakpoints import DISPATCHED, FIRST_TOKEN, ROUTED, Exactness
 from sits.core.decision import Decision
@@ -25,8 +25,8 @@ from sits.policy.route import Candidates, candidates_of, pick, route
 if TYPE_CHECKING:
     from sits.gateway.pipeline import Gateway
 
-ENGINE_POINTS = range(DISPATCHED + 1, FIRST_TOKEN)
-_INFLIGHT_TOKENS = attrgetter("inflight_tokens")
+ENGINE_POINTS: Final = range(DISPATCHED + 1, FIRST_TOKEN)
+_INFLIGHT_TOKENS: Final = attrgetter("inflight_tokens")
 
 
 def choose_replica(gateway: "Gateway", exchange: Exchange) -> None:

@@ -21,7 +21,7 @@ import asyncio
 import select
 from collections import deque
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from sits.core.errors import CapacityError, SitsError
 from sits.core.units import SECOND
@@ -43,22 +43,22 @@ from sits.gateway.strand import Strand
 if TYPE_CHECKING:
     from sits.gateway.server import Page, Server
 
-PIPELINED_MAX = 16
-PIPELINED_BYTES = 2**20
+PIPELINED_MAX: Final = 16
+PIPELINED_BYTES: Final = 2**20
 """Complete requests waiting behind the one being answered on a connection, and the bytes of their bodies; beyond this,
 reading stops."""
 
-REQUEST_BYTES = 1024
+REQUEST_BYTES: Final = 1024
 """What a request that waits is charged beside its body: a packet can hold thousands, and each takes more than its bytes."""
 
-WRITE_BUFFER_BYTES = 256 * 1024
+WRITE_BUFFER_BYTES: Final = 256 * 1024
 """Bytes a client may be behind before its engine is held back."""
 
 LOOK_OUT_NS, CROWDED_NS = SECOND // 20, 5 * SECOND
 """How often a client that sends more than is taken is asked whether it is still there, and how long until no more is taken."""
 
-LINGER_NS = 2 * SECOND
-LINGER_MAX = 512
+LINGER_NS: Final = 2 * SECOND
+LINGER_MAX: Final = 512
 """How long bytes are still taken after a refusal, and on how many connections at once; more are closed without."""
 
 

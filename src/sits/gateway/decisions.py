@@ -7,7 +7,7 @@ Deliberately absent: deciding again (gateway.redecide), and where rows go.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sits.core.fleet import Fleet
 from sits.core.recorded import Facts, Reserved, Seen, completed, encode, opening
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Add = Callable[[str, tuple[Any, ...]], None]
 """Takes a row of a table: (`decisions`, (id, t_ns, record)) or (`facts`, (version, t_ns, record))."""
 
-SOURCE_BITS = 40
+SOURCE_BITS: Final = 40
 """Facts a process can tell apart; above them is which process."""
 
 

@@ -7,6 +7,7 @@ Deliberately absent: the dialects themselves (openai_api, anthropic_api).
 """
 
 from hashlib import sha256
+from typing import Final
 
 import orjson
 
@@ -14,20 +15,21 @@ from sits import __version__
 from sits.core.errors import SitsError
 from sits.core.request import Request
 from sits.gateway import anthropic_api, openai_api
+from sits.gateway.openai_bodies import Parser
 
-PARSERS = openai_api.PARSERS | anthropic_api.PARSERS
+PARSERS: dict[bytes, Parser] = openai_api.PARSERS | anthropic_api.PARSERS
 """Endpoint -> parser; the endpoints a request can be forwarded to."""
 
-LAYERS = {path.decode(): f"sits/{__version__} {path.decode()}" for path in PARSERS}
+LAYERS: Final = {path.decode(): f"sits/{__version__} {path.decode()}" for path in PARSERS}
 """Endpoint -> what stood between caller and engine, for the record: our version, and the dialect that was spoken to it."""
 
-PROMPT_HASH_BYTES = 2**20
+PROMPT_HASH_BYTES: Final = 2**20
 """Prompts beyond are not hashed: a millisecond for each megabyte would be everybody's."""
 
-ANTHROPIC = frozenset(anthropic_api.PARSERS)
-_ANTHROPIC_NAMES = frozenset(path.decode() for path in ANTHROPIC)
+ANTHROPIC: Final = frozenset(anthropic_api.PARSERS)
+_ANTHROPIC_NAMES: Final = frozenset(path.decode() for path in ANTHROPIC)
 
-ELSEWHERE = {
+ELSEWHERE: Final = {
     b"/v1/responses": "the Responses API keeps state at the provider and is not served; send the conversation to"
     " /v1/chat/completions or /v1/messages",
 }

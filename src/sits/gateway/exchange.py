@@ -9,9 +9,7 @@ Deliberately absent: behaviour.  What happens to an Exchange is the list in `gat
 """
 
 from collections.abc import Awaitable, Mapping
-from typing import Any, Protocol
-
-import msgspec
+from typing import Any, Final, Protocol
 
 from sits.core.decision import Decision
 from sits.core.errors import SitsError
@@ -23,16 +21,16 @@ from sits.gateway.holding import Seat
 from sits.gateway.standing import NOBODY, Standing
 from sits.policy.release import Assignment, Target
 
-OUTCOMES = ("completed", "failed", "cancelled", "refused")
+OUTCOMES: Final = ("completed", "failed", "cancelled", "refused")
 """How a request can end.  `refused`: never worked on, by us or by the engine (4xx, 429, limits)."""
 
-NOT_ASKED = (-1, -1, 0)
+NOT_ASKED: Final = (-1, -1, 0)
 """What admission saw of an exchange that did not come so far."""
 
-CLIENT_LEFT = 499
+CLIENT_LEFT: Final = 499
 """Status recorded for a request whose client left; nobody receives it."""
 
-UNKNOWN_OUTPUT_TOKENS = 256
+UNKNOWN_OUTPUT_TOKENS: Final = 256
 """What a request without an output limit is counted as, tokens; an accounting guess, not a limit."""
 
 
@@ -80,7 +78,7 @@ class NoRecorder:
         """Drop the row."""
 
 
-class Exchange(msgspec.Struct):
+class Exchange:
     """One request, what was decided about it, and how it went.
 
     `standing`: who asks for what, and what of the answer does not depend on when; `answered`: the client has all of the answer;
@@ -90,14 +88,6 @@ class Exchange(msgspec.Struct):
     `lookup`: its business with the cache; `reserved`: quotas may hold a reservation for it; `seat`: that with a window.
     """
 
-    request: Request
-    timeline: Timeline
-    sink: Sink
-    headers: Mapping[bytes, bytes]
-    problem: SitsError | None
-    model: str
-    tenant: str
-    prompt_tokens: int = 0
     standing: Standing = NOBODY
     injected: Decision | None = None
     session: str = ""
@@ -128,6 +118,26 @@ class Exchange(msgspec.Struct):
     cached_tokens: int = 0
     preemptions: int = 0
     stall_ns: int = 0
+
+    def __init__(
+        self,
+        request: Request,
+        timeline: Timeline,
+        sink: Sink,
+        headers: Mapping[bytes, bytes],
+        problem: SitsError | None,
+        model: str,
+        tenant: str,
+        prompt_tokens: int = 0,
+    ) -> None:
+        self.request = request
+        self.timeline = timeline
+        self.sink = sink
+        self.headers = headers
+        self.problem = problem
+        self.model = model
+        self.tenant = tenant
+        self.prompt_tokens = prompt_tokens
 
     def end(self, outcome: str, status: int, detail: str = "") -> None:
         """Set the outcome; the first one stands."""

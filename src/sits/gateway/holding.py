@@ -12,7 +12,7 @@ Deliberately absent: the window's length (policy), and a bound on how many wait 
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sits.core.fleet import Fleet, batches_of
 from sits.core.fleet_window import ENDPOINTS, Window, holds
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sits.gateway.exchange import Exchange
     from sits.gateway.pipeline import Gateway
 
-SEEN_MOST = 512
+SEEN_MOST: Final = 512
 """Answers whose P99 is looked at, the first of each five seconds; so many tell a P99 within a third."""
 
 REFUSALS_MOST, PAUSE_NS = 3, 60 * SECOND

@@ -22,7 +22,7 @@ Deliberately absent: HTTP/2, upgrades (ignored, as RFC 9110 allows), content cod
 from collections.abc import Iterable
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 import httptools
 import msgspec
@@ -30,21 +30,21 @@ import orjson
 
 from sits.core.errors import CallerError, SitsError
 
-REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
-LAST_CHUNK = b"0\r\n\r\n"
-HEAD_END = b"\r\n\r\n"
-CLOSES = b"\r\nconnection: close\r\n\r\n"
+REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
+LAST_CHUNK: Final = b"0\r\n\r\n"
+HEAD_END: Final = b"\r\n\r\n"
+CLOSES: Final = b"\r\nconnection: close\r\n\r\n"
 """The two ends of an answer's head."""
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_STATUS_LINES = {code: b"HTTP/1.1 %d %s\r\n" % (code, reason) for code, reason in REASONS.items()}
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_STATUS_LINES: Final = {code: b"HTTP/1.1 %d %s\r\n" % (code, reason) for code, reason in REASONS.items()}
 _STATUS_LINES[401] += b"www-authenticate: Bearer\r\n"  # a 401 names the scheme it wants (RFC 9110, 11.6.1)
-LENGTH_DIGITS = 18
-HEADERS_MAX = 128
+LENGTH_DIGITS: Final = 18
+HEADERS_MAX: Final = 128
 """Names in a head, and lines that repeat one: each costs far more memory than its bytes, and joining repeats is quadratic."""
-_ONCE = (b"host", b"content-length", b"transfer-encoding")
+_ONCE: Final = (b"host", b"content-length", b"transfer-encoding")
 """Headers that decide where a message begins, ends, or belongs: one of each."""
-_BODYLESS = (b"GET", b"HEAD", b"DELETE", b"OPTIONS")
-_WITH_BODY = (b"POST", b"PUT", b"PATCH")
+_BODYLESS: Final = (b"GET", b"HEAD", b"DELETE", b"OPTIONS")
+_WITH_BODY: Final = (b"POST", b"PUT", b"PATCH")
 """Methods that are nothing without a body, so its length must be told; any other has none unless it tells."""
 
 
@@ -152,11 +152,11 @@ class HttpReader:
             self._refuse(error, events)
         except httptools.HttpParserUpgrade:
             self._dead = True  # we do not switch: the request itself is answered, and nothing may follow it
-        except httptools.HttpParserCallbackError as error:
-            shown = f"not HTTP/1.1: {error.__context__ or error}"
+        except httptools.HttpParserCallbackError as fault:
+            shown = f"not HTTP/1.1: {fault.__context__ or fault}"
             self._refuse(self._error or ProtocolError(400, shown), events)
-        except httptools.HttpParserError as error:
-            self._refuse(self._error or ProtocolError(400, f"not HTTP/1.1: {error}"), events)
+        except httptools.HttpParserError as fault:
+            self._refuse(self._error or ProtocolError(400, f"not HTTP/1.1: {fault}"), events)
         finally:
             self._events = []  # a connection at rest does not hold its last request
         return events

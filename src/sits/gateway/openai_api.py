@@ -10,81 +10,27 @@ Deliberately absent: validation of what the engine will validate better (samplin
 """
 
 import re
-from typing import Annotated, Any
+from typing import Any, Final
 
 import msgspec
 import orjson
 
 from sits.core.errors import CallerError
+from sits.gateway.openai_bodies import CHAT, COMPLETION, EMBEDDING, Body, Parsed, Parser
 
-BYTES_PER_TOKEN = 4
+BYTES_PER_TOKEN: Final = 4
 
-PREFIX_BYTES = 512
-"""Two prompts that share this many leading bytes of JSON are taken to share a prefix worth keeping together."""
-
-EMPTY_BYTES = 64
+EMPTY_BYTES: Final = 64
 """A field of so many bytes is not empty, whatever it holds."""
 
-COUNT_MAX = 2**31 - 1
-"""The largest token count believed: what callers claim is added up, divided and stored."""
-
-MODEL_CHARACTERS = 256
-"""The longest model name read; names are recorded and repeated in answers."""
-
-EXPLAINED_BYTES = 256 * 2**10
+EXPLAINED_BYTES: Final = 256 * 2**10
 """The longest body in which the half of a character is looked for: a megabyte of escapes takes 150 ms."""
 
-_Count = Annotated[int, msgspec.Meta(ge=1, le=COUNT_MAX)]
-
-
-class Body(msgspec.Struct):
-    """What all endpoints share."""
-
-    model: Annotated[str, msgspec.Meta(min_length=1, max_length=MODEL_CHARACTERS)]
-    stream: bool | None = None
-    user: str | None = None
-
-
-class _Chat(Body):
-    messages: msgspec.Raw = msgspec.Raw()
-    max_tokens: _Count | None = None
-    max_completion_tokens: _Count | None = None
-
-
-class _Completion(Body):
-    prompt: msgspec.Raw = msgspec.Raw()
-    max_tokens: Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)] | None = None
-
-
-class _Embedding(Body):
-    input: msgspec.Raw = msgspec.Raw()
-
-
-class Parsed(msgspec.Struct):
-    """What a body says, in the gateway's words; `prompt` is JSON as it came."""
-
-    model: str
-    stream: bool
-    user: str
-    prompt_tokens: int
-    output_tokens_max: int
-    prompt: bytes | memoryview
-
-    @property
-    def prefix(self) -> bytes:
-        """What the prompt begins with, as long as it is longer than that; empty when not."""
-        prompt = self.prompt
-        return bytes(prompt[:PREFIX_BYTES]) if len(prompt) >= PREFIX_BYTES else b""
-
-
-_CHAT = msgspec.json.Decoder(_Chat)
-_COMPLETION = msgspec.json.Decoder(_Completion)
-_EMBEDDING = msgspec.json.Decoder(_Embedding)
-_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_AT = re.compile(r" - at `\$\.?([^`]*)`")
-_EMPTY = re.compile(rb'""|\[\s*\]')
-_MISSING = re.compile(r"required field `([^`]*)`")
-_ESCAPE = re.compile(
+_FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_AT: Final = re.compile(r" - at `\$\.?([^`]*)`")
+_EMPTY: Final = re.compile(rb'""|\[\s*\]')
+_MISSING: Final = re.compile(r"required field `([^`]*)`")
+_ESCAPE: Final = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
 )
@@ -101,7 +47,7 @@ def parse_chat(body: bytes) -> Parsed:
         CallerError: not JSON, or a field is wrong; names the field.
 
     """
-    read = decode(_CHAT, body)
+    read = decode(CHAT, body)
     messages = given(read.messages, "messages", b"[", "a list of at least one message")
     most = read.max_completion_tokens or read.max_tokens or 0
     return _parsed(read, messages, most)
@@ -109,19 +55,19 @@ def parse_chat(body: bytes) -> Parsed:
 
 def parse_completion(body: bytes) -> Parsed:
     """`/v1/completions`.  Raises as `parse_chat`."""
-    read = decode(_COMPLETION, body)
+    read = decode(COMPLETION, body)
     return _parsed(read, given(read.prompt, "prompt", b'["', "a string or a list"), read.max_tokens or 0)
 
 
 def parse_embedding(body: bytes) -> Parsed:
     """`/v1/embeddings`: never streams, generates nothing.  Raises as `parse_chat`."""
-    read = decode(_EMBEDDING, body)
+    read = decode(EMBEDDING, body)
     parsed = _parsed(read, given(read.input, "input", b'["', "a string or a list"), 0)
     parsed.stream = False
     return parsed
 
 
-PARSERS = {
+PARSERS: dict[bytes, Parser] = {
     b"/v1/chat/completions": parse_chat,
     b"/v1/completions": parse_completion,
     b"/v1/embeddings": parse_embedding,

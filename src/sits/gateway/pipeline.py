@@ -20,6 +20,7 @@ Deliberately absent: HTTP (gateway.http, gateway.server), the policies, and any 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final
 
 from sits.core.breakpoints import (
     API_RECV,
@@ -80,7 +81,7 @@ from sits.policy.inject import Injector
 from sits.policy.release import Assigner
 
 NO_HEADERS: Mapping[bytes, bytes] = {}
-JSON = b"application/json"
+JSON: Final = b"application/json"
 
 
 def admit(gateway: "Gateway", exchange: Exchange) -> None:

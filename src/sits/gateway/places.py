@@ -17,7 +17,7 @@ Deliberately absent: the choice (policy.route), and scraping (who scrapes an eng
 """
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sits.core.errors import EngineError
 from sits.core.fleet import Adapters, AnyEngine, Fleet, RemoteEngine
@@ -37,26 +37,26 @@ from sits.gateway.shared import (
 )
 from sits.policy.ease import eased
 
-BREAKER_FAILURES = 5
-BREAKER_OPEN_NS = SECOND
-BREAKER_WINDOW_NS = 10 * SECOND
+BREAKER_FAILURES: Final = 5
+BREAKER_OPEN_NS: Final = SECOND
+BREAKER_WINDOW_NS: Final = 10 * SECOND
 """Failures in a row longer ago than this, of a worker that has had nothing to do with the engine since, are forgotten."""
 
-UNREACHABLE = "engine_unreachable"
-BREAKER_CODES = frozenset({UNREACHABLE, "engine_died", "engine_garbage"})
+UNREACHABLE: Final = "engine_unreachable"
+BREAKER_CODES: Final = frozenset({UNREACHABLE, "engine_died", "engine_garbage"})
 """Error codes of an `EngineError` that speak about the connection, not about the request."""
 
-RETRY_SHARE = 0.1
-RETRY_BUDGET_MAX = 10.0
+RETRY_SHARE: Final = 0.1
+RETRY_BUDGET_MAX: Final = 10.0
 
-REFRESH_NS = MS
-REFRESH_ENGINE_NS = MS // 10
+REFRESH_NS: Final = MS
+REFRESH_ENGINE_NS: Final = MS // 10
 """How old the other workers' counts of an engine may be, at least, and more with many engines: looking costs about half a
 microsecond an engine.  The totals that admission looks at are never old."""
 
-NEVER_NS = 2**62
+NEVER_NS: Final = 2**62
 
-TRIPS_MAX = 4096
+TRIPS_MAX: Final = 4096
 
 
 def replicas_of(fleet: Fleet, names: Iterable[str]) -> tuple[Replica, ...]:
@@ -143,7 +143,9 @@ class _Engine:
 
     __slots__ = ("cell", "eased_ns", "inflight", "opens", "state", "weight")
 
-    CLOSED, OPEN, PROBE = range(3)
+    CLOSED = 0
+    OPEN = 1
+    PROBE = 2
 
     def __init__(self, replica: Replica, shared: Shared, slot: int) -> None:
         self.weight = replica.weight

@@ -13,7 +13,7 @@ Deliberately absent: the arithmetic (policy.quota, policy.lease) and the ledger 
 """
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sits.core.breakpoints import DISPATCHED
 from sits.core.decision import Decision
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 Ask = Callable[[str, bytes], Awaitable[bytes]]
 """Asks the process that keeps: a kind of question, and its bytes."""
 
-QUESTION = "lease"
-EMBEDDINGS = "/v1/embeddings"
-TOO_MUCH = "quota_exceeded"
+QUESTION: Final = "lease"
+EMBEDDINGS: Final = "/v1/embeddings"
+TOO_MUCH: Final = "quota_exceeded"
 
 
 def reserve_quota(gateway: "Gateway", exchange: Exchange) -> Awaitable[None] | None:

@@ -11,8 +11,8 @@ Rules:
 Deliberately absent: retries and errors (gateway.pipeline), and what the bytes mean (the engine's reader).
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Awaitable
+from typing import TYPE_CHECKING, Final
 
 from sits.core.breakpoints import API_RECV, DISPATCHED, FIRST_TOKEN, LAST_TOKEN
 from sits.core.errors import EngineError
@@ -21,14 +21,15 @@ from sits.core.timeline import MEASURED as MEASURED  # noqa: PLC0414  (also for 
 from sits.core.units import MS
 from sits.gateway.adapters.stage import check_answer
 from sits.gateway.exchange import Exchange
+from sits.gateway.pulling import pull
 from sits.gateway.versions import copier_of
 
 if TYPE_CHECKING:
     from sits.gateway.pipeline import Gateway
 
-SSE = b"text/event-stream; charset=utf-8"
-JSON = b"application/json"
-_TIMED = b"\r\nx-sits-engine: %b\r\nserver-timing: gateway;dur=%.2f, engine;dur=%.2f"
+SSE: Final = b"text/event-stream; charset=utf-8"
+JSON: Final = b"application/json"
+_TIMED: Final = b"\r\nx-sits-engine: %b\r\nserver-timing: gateway;dur=%.2f, engine;dur=%.2f"
 
 
 async def relay(gateway: "Gateway", exchange: Exchange) -> None:
@@ -100,7 +101,7 @@ async def _relay_chunks(gateway: "Gateway", exchange: Exchange, stream: AsyncIte
         if push is not None:
             await push(give, give_tokens if copy is None else None)
         else:
-            await _pull(stream, give)
+            await pull(stream, give)
     finally:
         if last_ns:
             timeline.at[LAST_TOKEN], timeline.how[LAST_TOKEN] = last_ns, MEASURED
@@ -108,19 +109,6 @@ async def _relay_chunks(gateway: "Gateway", exchange: Exchange, stream: AsyncIte
         exchange.spent(tokens, usage)
     if not exchange.started:
         raise EngineError(f"engine {exchange.replica.id!r} ended without an answer", code="engine_died")
-
-
-async def _pull(stream: AsyncIterator[Chunk], give: Callable[[Chunk], Awaitable[None] | None]) -> None:
-    """What an engine's `push` does, for those that have none."""
-    try:
-        async for chunk in stream:
-            waiting = give(chunk)
-            if waiting is not None:
-                await waiting
-    finally:
-        close = getattr(stream, "aclose", None)
-        if close is not None:
-            await close()
 
 
 def _start(gateway: "Gateway", exchange: Exchange, chunk: Chunk) -> None:

@@ -19,7 +19,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from sits.core.breakpoints import API_RECV, PARSED
 from sits.core.errors import BugError, CallerError, SitsError, UnknownError
@@ -44,27 +44,27 @@ from sits.gateway.relay import MEASURED
 from sits.gateway.sink import HttpSink
 from sits.gateway.trace import Ids, begun, continued
 
-IDLE_NS = 300 * SECOND
-HEAD_NS = 20 * SECOND
-REQUEST_NS = 120 * SECOND
-STALL_NS = 120 * SECOND
-SWEEP_NS = 5 * SECOND
+IDLE_NS: Final = 300 * SECOND
+HEAD_NS: Final = 20 * SECOND
+REQUEST_NS: Final = 120 * SECOND
+STALL_NS: Final = 120 * SECOND
+SWEEP_NS: Final = 5 * SECOND
 """How often silent, slow and stalled connections are looked for."""
 
-BACKLOG = 4096
+BACKLOG: Final = 4096
 
-PAGE_BODY_BYTES = 16 * 1024
+PAGE_BODY_BYTES: Final = 16 * 1024
 """A body nobody reads, that of a request for a page, may be announced to be so long."""
 
-DRAIN_POLL_S = 0.01
-RETIRE_S = 0.1
+DRAIN_POLL_S: Final = 0.01
+RETIRE_S: Final = 0.1
 """How often it is looked whether a swapped-out gateway has ended its last request; only while there is one."""
 
-DEADLINE_DIGITS = 15
+DEADLINE_DIGITS: Final = 15
 
-_ENDPOINTS = {path: path.decode() for path in PARSERS}
-_JSON = b"application/json"
-_PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
+_ENDPOINTS: Final = {path: path.decode() for path in PARSERS}
+_JSON: Final = b"application/json"
+_PROMETHEUS: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
 Page = tuple[int, bytes, bytes]
 """Status, content type and body of what is not an exchange."""
@@ -94,7 +94,7 @@ class Server:
         self.lingering = 0
         self.bodies = Bodies(fleet.gateway.body_memory)
         self.loop: asyncio.AbstractEventLoop = cast("asyncio.AbstractEventLoop", None)
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[Any] = []  # asyncio's servers, or uvloop's, which are none of asyncio's class
         self._leaving: list[Gateway] = []
         self._retiring: asyncio.Task[None] | None = None
         self._ids = Ids(gateway.world)
@@ -308,7 +308,8 @@ class Server:
         return self._asked_metrics(self._metrics())
 
     async def _asked_metrics(self, metrics: Awaitable[bytes]) -> Page:
-        return 200, _PROMETHEUS, await metrics
+        text = await metrics
+        return 200, _PROMETHEUS, text
 
     def vitals(self) -> Vitals:
         """What this process counts, by family and labels; what outlives a generation is told by the newest."""

@@ -7,14 +7,14 @@ Deliberately absent: the connection and what else is asked on it (gateway.connec
 """
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sits.gateway.http import CLOSES, HEAD_END, LAST_CHUNK, chunk_size, status_line
 
 if TYPE_CHECKING:
     from sits.gateway.connection import Connection
 
-_SAID = b"%b\r\nx-request-id: %b\r\nx-sits-decision-id: %b"
+_SAID: Final = b"%b\r\nx-request-id: %b\r\nx-sits-decision-id: %b"
 """The generation, and the names under which an answer says the request's id."""
 
 

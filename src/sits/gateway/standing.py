@@ -14,7 +14,7 @@ Rules:
 Deliberately absent: units (a caller sends requests for many), and what is counted.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sits.core.breakpoints import AUTHORIZED
 from sits.core.caller import ANONYMOUS, Caller
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from sits.gateway.exchange import Exchange
     from sits.gateway.pipeline import Gateway
 
-STANDINGS_BYTES = 16 * 2**20
-ENTRY_BYTES = 2_000
+STANDINGS_BYTES: Final = 16 * 2**20
+ENTRY_BYTES: Final = 2_000
 """What a remembered standing takes beside the texts it is found by."""
 
-CREDENTIALS = (b"authorization", b"x-api-key")
+CREDENTIALS: Final = (b"authorization", b"x-api-key")
 
 Key = tuple[Any, ...]
 
@@ -159,6 +159,6 @@ def _find(gateway: "Gateway", exchange: "Exchange", asked: Key) -> Standing:
     return found
 
 
-NOBODY = Standing(ANONYMOUS, Assigner(Release()))
+NOBODY: Final = Standing(ANONYMOUS, Assigner(Release()))
 NOBODY.recorded = b""  # of no configuration, so nothing is kept there
 """What a request stands on until it is looked at."""

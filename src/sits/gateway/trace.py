@@ -8,12 +8,15 @@ Deliberately absent: `tracestate` and sampling decisions (the flags of the calle
 """
 
 import re
+from typing import Final
 
 from sits.core.ports import World
 
-_ODD = 0x9E3779B97F4A7C15F39CC0605CEDC835
-_MASK = (1 << 128) - 1
-_PARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})(-.*)?")
+_ODD: Final = 0x9E3779B97F4A7C15F39CC0605CEDC835
+_MASK: Final = (1 << 128) - 1
+_PARENT: Final = re.compile(
+    rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})(-.*)?"
+)
 
 
 class Ids:

@@ -17,7 +17,7 @@ Deliberately absent: dice, clocks, and the replica's state itself (the gateway c
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from math import fsum
-from typing import Any
+from typing import Any, Final
 
 from sits.core.decision import Decision
 from sits.core.fleet import Route
@@ -25,7 +25,7 @@ from sits.core.replica import Replica
 from sits.core.request import Request
 from sits.policy.rendezvous import score as claim
 
-ENGINE_WEIGHT = 0.5
+ENGINE_WEIGHT: Final = 0.5
 """Scraped state counts half of what was counted here a moment ago."""
 
 

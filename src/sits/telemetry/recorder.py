@@ -15,7 +15,7 @@ Deliberately absent: folding, percentiles, files.
 """
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sits.core.errors import BugError
 from sits.core.ports import World
@@ -24,7 +24,7 @@ from sits.core.timeline import Timeline
 if TYPE_CHECKING:
     from sits.telemetry.tables import Columns
 
-LABELS = (
+LABELS: Final = (
     "id",
     "tenant",
     "model",
@@ -43,8 +43,8 @@ LABELS = (
 )
 """What a row begins with, in this order: columns of table `requests`.  After them come the times and their exactness."""
 
-NUMBERS = ("prompt_tokens", "output_tokens", "cached_tokens", "preemptions")
-OWN_TEXTS = ("id", "prompt_hash")
+NUMBERS: Final = ("prompt_tokens", "output_tokens", "cached_tokens", "preemptions")
+OWN_TEXTS: Final = ("id", "prompt_hash")
 """Labels that are numbers, and texts that are another one in each row; the others are of few kinds."""
 
 AT, HOW = len(LABELS), len(LABELS) + 1

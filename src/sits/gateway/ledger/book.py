@@ -13,6 +13,7 @@ Deliberately absent: waiting and sending (gateway.ledger.client); the clock is h
 from collections.abc import Callable
 from itertools import islice
 from operator import attrgetter
+from typing import Final
 
 from sits.core.decision import Decision
 from sits.core.fleet_quota import Outage
@@ -22,10 +23,10 @@ from sits.gateway.ledger.line import Costs, Line, Slots
 from sits.gateway.ledger.lines import Lines
 from sits.policy.quota import RESERVED, Room, decide
 
-HELD_MAX_NS = 3600 * SECOND
+HELD_MAX_NS: Final = 3600 * SECOND
 """Longer than any request: a reservation this old was leaked."""
 
-CLOSED_MAX = 8192
+CLOSED_MAX: Final = 8192
 """Ended request ids remembered, twice over, so that a repetition is known; and the most expired reservations."""
 
 

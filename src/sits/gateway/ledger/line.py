@@ -11,26 +11,26 @@ Deliberately absent: requests (gateway.ledger.book) and messages (gateway.ledger
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import Final, Protocol
 
 from sits.core.fleet_quota import MILLI, QuotaMatch
 from sits.core.units import MS, SECOND
 from sits.policy.lease import AskLine, GrantLine
 from sits.policy.quota import Meter
 
-IDLE_NS = SECOND
+IDLE_NS: Final = SECOND
 """After so long without a request nothing is kept in hand; after so long without running low, half."""
 
-DRY_NS = SECOND // 10
+DRY_NS: Final = SECOND // 10
 """How long a refusal of the authority is repeated to others without asking it again."""
 
-REQUESTS_IN_HAND = 4
+REQUESTS_IN_HAND: Final = 4
 """The first block, in requests like the first one."""
 
-BLOCK_SHARE = 8
+BLOCK_SHARE: Final = 8
 """One holder never keeps more in hand than this part of a limit asks for."""
 
-LOOK_NS = SECOND // 10
+LOOK_NS: Final = SECOND // 10
 """How long it is taken for granted that a lease has not been given up."""
 
 
@@ -230,7 +230,9 @@ class Line:
         return not (self.waits or self.reserved or self.untold or lent > 0)
 
 
-NOTHING = Line(Meter(quota="", unit="", limit=0, per="", per_ns=0, match=QuotaMatch(), base=0), "", 0, 0, 0)
+NOTHING: Final = Line(
+    Meter(quota="", unit="", limit=0, per="", per_ns=0, match=QuotaMatch(), base=0), "", 0, 0, 0
+)
 """What a slot points at before it was used: nothing left, and no time to spend it."""
 
 Costs = tuple[tuple[Line, int], ...]
