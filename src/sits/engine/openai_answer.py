@@ -186,7 +186,9 @@ class OpenAIAnswer:
                 large = connection.status < 400 and self._translation is None
                 body = await connection.rest(WHOLE_BYTES_MAX if large else 0)
                 if not connection.over:
-                    self._reader = LargeReader(connection.status, connection.content_type, body)
+                    self._reader = LargeReader(
+                        connection.status, connection.content_type, body, framed=connection.framed
+                    )
                     return None
             if not connection.framed and cut_short(body):
                 raise ClosedError("it closed the connection inside its answer")  # noqa: TRY301
