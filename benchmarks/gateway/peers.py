@@ -115,7 +115,8 @@ def _into_venv(venv: Path, what: list[str]) -> None:
         make = [uv, "venv", "--quiet", "--python", sys.executable] if uv else [sys.executable, "-m", "venv"]
         subprocess.run([*make, str(venv)], check=True)
     python = str(venv / "bin/python")
-    line = [uv, "pip", "install", "--python", python] if uv else [python, "-m", "pip", "install"]
+    as_pip_does = [uv, "pip", "install", "--python", python, "--compile-bytecode"]
+    line = as_pip_does if uv else [python, "-m", "pip", "install"]
     subprocess.run([*line, "--quiet", *what], check=True)
 
 
