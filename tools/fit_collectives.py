@@ -59,7 +59,10 @@ def find_measured(gpu: str, ranks: int, kernel: str = "nccl") -> Measured:
             return one
     known = ", ".join(sorted({f"{one.gpu} x{one.ranks}" for one in near} or {one.gpu for one in FIGURES}))
     raise ConfigError(
-        f"no all-reduce figures of {gpu!r} for {ranks} ranks ({kernel})", field="gpu", value=gpu, hint=f"known: {known}"
+        f"no all-reduce figures of {gpu!r} for {ranks} ranks ({kernel})",
+        field="gpu",
+        value=gpu,
+        hint=f"known: {known}",
     )
 
 
