@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from sits.bench.arrivals import Gamma, OnOff, burstiness
+from sits.bench.arrivals import Gamma, OnOff
 from sits.bench.lengths import AZURE_CONVERSATION_ANSWER, AZURE_CONVERSATION_PROMPT, NAMED
 from sits.bench.traces import read_trace
 from sits.bench.workload import WorkloadPlan, draw, from_trace, lengths_named, row_of
 from sits.core.errors import ConfigError
 from sits.core.request import Request
+from sits.predict.burstiness import burstiness
 from sits.world import RealWorld, stream_generator
 
 ADAPTERS = tuple(f"tuned-{i}" for i in range(24))
@@ -54,27 +55,31 @@ def test_adapters_follow_their_popularity():
     assert (workload.adapter < 0).mean() == pytest.approx(0.1, abs=0.01)
 
 
+def seen(gaps_s):
+    return burstiness(np.cumsum(gaps_s), windows_s=[1.0])
+
+
 def test_the_fitted_process_is_as_bursty_as_the_trace_it_was_fitted_to():
-    rows = [burstiness(OnOff().gaps_s(stream_generator(seed, "t"), 9_000)) for seed in range(12)]
-    assert 9.0 < np.median([row["cv"] for row in rows]) < 17.0  # the trace: 13.2
-    assert 9.0 < np.median([row["idc"][1.0] for row in rows]) < 17.0  # the trace: 13.2
-    assert 2.0 < np.median([row["rate_per_s"] for row in rows]) < 3.6  # the trace: 2.57
+    rows = [seen(OnOff().gaps_s(stream_generator(seed, "t"), 9_000)) for seed in range(12)]
+    assert 9.0 < np.median([row.cv for row in rows]) < 17.0  # the trace: 13.2
+    assert 9.0 < np.median([row.idc_at(1.0) for row in rows]) < 17.0  # the trace: 13.2
+    assert 2.0 < np.median([row.rate_per_s for row in rows]) < 3.6  # the trace: 2.57
 
 
 def test_thinning_keeps_its_share_and_its_bursts():
-    whole = burstiness(OnOff().gaps_s(stream_generator(1, "t"), 20_000))
-    half = burstiness(OnOff(keep=0.5).gaps_s(stream_generator(1, "t"), 10_000))
-    assert half["rate_per_s"] / whole["rate_per_s"] == pytest.approx(0.5, rel=0.25)
-    assert half["cv"] > 5.0
+    whole = seen(OnOff().gaps_s(stream_generator(1, "t"), 20_000))
+    half = seen(OnOff(keep=0.5).gaps_s(stream_generator(1, "t"), 10_000))
+    assert half.rate_per_s / whole.rate_per_s == pytest.approx(0.5, rel=0.25)
+    assert half.cv > 5.0
 
 
 @pytest.mark.parametrize("cv", [0.0, 1.0, 3.0])
 def test_gamma_arrivals_have_their_rate_and_cv(cv):
-    found = burstiness(Gamma(rate=5.0, cv=cv).gaps_s(stream_generator(2, "t"), 40_000))
-    assert found["rate_per_s"] == pytest.approx(5.0, rel=0.05)
-    assert found["cv"] == pytest.approx(cv, abs=0.1)
+    found = seen(Gamma(rate=5.0, cv=cv).gaps_s(stream_generator(2, "t"), 40_000))
+    assert found.rate_per_s == pytest.approx(5.0, rel=0.05)
+    assert found.cv == pytest.approx(cv, abs=0.1)
     if cv == 1.0:
-        assert found["idc"][1.0] == pytest.approx(1.0, abs=0.1)
+        assert found.idc_at(1.0) == pytest.approx(1.0, abs=0.1)
 
 
 def test_lengths_have_the_quantiles_they_state():

@@ -1,8 +1,7 @@
 """Arrival processes: when requests come.  Each takes dice and a count, and gives gaps in seconds.
 
 Rules: an arrival process knows nothing of lengths, engines or clocks; the same generator state gives the same
-gaps.  Burstiness is measured, never assumed: `burstiness` states inter-arrival CV and the index of dispersion
-of counts IDC(w) = Var[N(w)] / E[N(w)] (1 at every window for Poisson).
+gaps.  How bursty they came out is measured, never assumed (`sits.predict.burstiness`).
 
 `OnOff` is the shape of LLM traffic that pages people: bursts of log-normal size, inside a burst a mixture of
 near-simultaneous pairs and a steady pace that differs from burst to burst, between bursts log-normal silences.
@@ -15,7 +14,7 @@ squeezes the bursts too.
 
 import math
 import statistics
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -109,25 +108,3 @@ class Gamma(
 
 
 Arrivals = OnOff | Gamma
-
-
-def burstiness(gaps_s: Floats, windows_s: tuple[float, ...] = (1.0, 5.0, 10.0, 60.0)) -> dict[str, Any]:
-    """Rate, inter-arrival CV and the IDC curve of a series of gaps.
-
-    Returns `{"rate_per_s": float, "cv": float, "idc": {window_s: float}, "n": int}`.
-    """
-    times = np.cumsum(gaps_s)
-    span = float(times[-1]) if len(times) else 0.0
-    idc: dict[float, float] = {}
-    for window in windows_s:
-        if span < 4 * window:
-            continue  # fewer than four windows say nothing about a variance
-        counts = np.bincount((times / window).astype(np.int64))
-        idc[window] = float(counts.var() / counts.mean())
-    mean = float(gaps_s.mean()) if len(gaps_s) else 0.0
-    return {
-        "rate_per_s": 1.0 / mean if mean else 0.0,
-        "cv": float(gaps_s.std() / mean) if mean else 0.0,
-        "idc": idc,
-        "n": len(gaps_s),
-    }

@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from sits.bench.arrivals import burstiness
 from sits.bench.assemble import DEFINITIONS, Tables, anatomy, lay_out, other_latencies
 from sits.bench.scenario import Scenario, Variant, variant
 from sits.bench.traces import Trace
@@ -30,10 +29,12 @@ from sits.core.units import MS, show_duration
 from sits.diagnose.compare import ablation_rows
 from sits.diagnose.decompose import account, latency_summary, left_out
 from sits.diagnose.spectrum import series
+from sits.predict.burstiness import burstiness
 from sits.wire import emulation
 from sits.world import RealWorld, stream_generator
 
 AS_IS, ALL, PROPOSED = "as_is", "all", "proposed"
+WINDOWS_S = (1.0, 5.0, 10.0, 60.0)
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -256,9 +257,9 @@ def _headline(
 def _burstiness(plan: Plan) -> dict[str, float]:
     """Rate, CV and IDC of the arrivals of all repetitions, one after the other."""
     gaps_s = np.concatenate([plan.workload(r).gaps_s() for r in range(plan.repetitions)])
-    whole = burstiness(gaps_s)
-    return {"rate_per_s": whole["rate_per_s"], "cv": whole["cv"]} | {
-        f"idc_{w:g}s": v for w, v in whole["idc"].items()
+    whole = burstiness(np.cumsum(gaps_s), windows_s=WINDOWS_S)
+    return {"rate_per_s": whole.rate_per_s, "cv": whole.cv} | {
+        f"idc_{row.window_s:g}s": row.idc for row in whole.idc
     }
 
 
@@ -282,8 +283,8 @@ def _notes(
         Note(
             "Arrivals",
             f"{plan.repetitions} x {len(found[AS_IS][0].latency_ms)} requests from {source}: {burst['rate_per_s']:.2f} "
-            f"requests/s, inter-arrival CV {burst['cv']:.1f} (a Poisson process has 1), IDC(1 s) "
-            f"{burst.get('idc_1s', 0.0):.1f}.",
+            f"requests/s, inter-arrival CV {burst['cv']:.1f} (a Poisson process has 1)"
+            + (f", IDC(1 s) {burst['idc_1s']:.1f}." if "idc_1s" in burst else "."),
         ),
         Note("Spread", _spread(found, scenario.fleet.objective.p99 / MS)),
         Note(
