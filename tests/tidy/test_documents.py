@@ -118,10 +118,11 @@ def _commands(text):
 
 @pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
 def test_the_commands_of_the_readme_are_understood(name, tmp_path, monkeypatch):
-    """Parsed by the command line itself, options and all; the files they name are the ones the README shows."""
+    """Parsed by the command line itself, options and all; the files they name are the ones the README shows, or examples."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sits-store").mkdir()
     (tmp_path / "FILE").touch()
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     block = re.search(r"```yaml\n(.+?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     (tmp_path / "fleet.yaml").write_text(block[1])
     (tmp_path / "config.yaml").write_text("model_list: []")
