@@ -106,13 +106,21 @@ def effects(recording: Recording, profile: Profile) -> str:
     return "\n".join(out)
 
 
+LOOK = (
+    "text{fill:#1b1f24}.page{fill:#fff}.frame{fill:none;stroke:#999}.band{fill:#dcebf7}.right{stroke:#777;stroke-dasharray:3 3}"
+    ".soft{fill:#59626d}.dot{fill:#0b5cad}@media (prefers-color-scheme:dark){text{fill:#e7eaee}.page{fill:#14171a}"
+    ".frame{stroke:#59626d}.band{fill:#1d3446}.right{stroke:#8b949e}.soft{fill:#a3acb7}.dot{fill:#62bcf3}}"
+)
+
+
 def picture(runs: list[tuple[str, Recording, dict[str, Floats]]]) -> str:
     """Predicted against measured, quantile by quantile, as one SVG."""
     size, pad, gap = 190, 46, 34
     width, height = pad + 3 * (size + gap) + 10, 2 * (size + gap + 34) + 20
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" font-family="system-ui, sans-serif" font-size="11">',
-        f'<rect width="{width}" height="{height}" fill="#fff"/>',
+        f"<style>{LOOK}</style>",
+        f'<rect width="{width}" height="{height}" class="page"/>',
     ]
     steps = np.arange(1, 100)
     for row, (title, recording, predicted) in enumerate(runs):
@@ -125,25 +133,26 @@ def picture(runs: list[tuple[str, Recording, dict[str, Floats]]]) -> str:
             zoom = size / top
             unit = "ms" if metric == "TPOT" else "s"
             out += [
-                f'<rect x="{x0}" y="{y0}" width="{size}" height="{size}" fill="none" stroke="#999"/>',
-                f'<polygon points="{x0},{y0 + size} {x0 + size / 1.05:.1f},{y0} {x0 + size},{y0} {x0 + size},{y0 + size * (1 - 0.95):.1f}" fill="#dcebf7"/>',
-                f'<line x1="{x0}" y1="{y0 + size}" x2="{x0 + size}" y2="{y0}" stroke="#777" stroke-dasharray="3 3"/>',
+                f'<rect x="{x0}" y="{y0}" width="{size}" height="{size}" class="frame"/>',
+                f'<polygon points="{x0},{y0 + size} {x0 + size / 1.05:.1f},{y0} {x0 + size},{y0} {x0 + size},{y0 + size * (1 - 0.95):.1f}" class="band"/>',
+                f'<line x1="{x0}" y1="{y0 + size}" x2="{x0 + size}" y2="{y0}" class="right"/>',
                 f'<text x="{x0}" y="{y0 - 6}" font-weight="600">{metric}, {unit}</text>',
-                f'<text x="{x0}" y="{y0 + size + 13}" fill="#555">0</text>',
-                f'<text x="{x0 + size}" y="{y0 + size + 13}" text-anchor="end" fill="#555">{top:,.0f} measured</text>',
+                f'<text x="{x0}" y="{y0 + size + 13}" class="soft">0</text>',
+                f'<text x="{x0 + size}" y="{y0 + size + 13}" text-anchor="end" class="soft">{top:,.0f}</text>',
+                f'<text x="{x0 + size / 2}" y="{y0 + size + 13}" text-anchor="middle" class="soft">measured</text>',
             ]
             if column == 0:
                 out.append(
                     f'<text x="{pad}" y="{y0 - 22}" font-size="13" font-weight="700">{title}</text>'
                     f'<text x="{x0 - 8}" y="{y0 + size / 2}" transform="rotate(-90 {x0 - 8} {y0 + size / 2})" '
-                    'text-anchor="middle" fill="#555">predicted</text>'
+                    'text-anchor="middle" class="soft">predicted</text>'
                 )
             out += [
-                f'<circle cx="{x0 + r * zoom:.1f}" cy="{y0 + size - t * zoom:.1f}" r="1.8" fill="#0b5cad"/>'
+                f'<circle cx="{x0 + r * zoom:.1f}" cy="{y0 + size - t * zoom:.1f}" r="1.8" class="dot"/>'
                 for r, t in zip(real, told, strict=True)
             ]
     out.append(
-        f'<text x="{pad}" y="{height - 8}" fill="#555">Each dot is one percentile, P1 to P99; '
+        f'<text x="{pad}" y="{height - 8}" class="soft">Each dot is one percentile, P1 to P99; '
         "the blue band is 5 % either way.</text></svg>"
     )
     return "\n".join(out) + "\n"
