@@ -14,7 +14,7 @@ from html import escape
 
 import numpy as np
 
-from sits.app.predict_page import STYLE
+from sits.app.predict_page import STYLE, ticks
 from sits.app.report.svg import element, text, title
 from sits.predict.fit_limits import LIMITS
 from sits.predict.fit_model import FittedEngine
@@ -23,7 +23,8 @@ from sits.predict.fit_steps import StepLog, law_ms
 BAR, ROOM, SIDE, DOTS = 22, 250, 330, 900
 MORE = """.bar{fill:var(--main);fill-opacity:.75}.one{stroke:var(--warn);stroke-dasharray:4 4}.mixed{fill:var(--warn);fill-opacity:.5}
 .plain{fill:var(--main);fill-opacity:.5}.pair{display:grid;grid-template-columns:1fr 1fr;gap:28px}.pair svg{max-width:520px}
-@media (max-width:900px){.pair{grid-template-columns:1fr}}td.left,th.left{text-align:left}
+@media (max-width:900px){.pair{grid-template-columns:1fr}}td.left,th.left{text-align:left;white-space:normal}
+.value{paint-order:stroke;stroke:var(--page);stroke-width:4px}:root{--page:#fff}@media (prefers-color-scheme:dark){:root{--page:#14171a}}
 """
 
 
@@ -34,7 +35,7 @@ def page_html(model: FittedEngine, logs: Sequence[StepLog], lines: Sequence[str]
     counts = f"{len(on.runs)} runs, {on.requests:,} requests, {on.steps:,} engine steps in {on.span_s:,.0f} s"
     pair = (
         f'<div class="pair"><div><h2>Level of the machine, run by run</h2>{_levels(model.steps.levels)}</div>'
-        f"<div><h2>Steps: law against log, ms</h2>{_scatter(model, logs)}</div></div>"
+        f"<div><h2>Steps: law against log</h2>{_scatter(model, logs)}</div></div>"
     )
     said = "".join(element("li", escape(line)) for line in lines)
     return (
@@ -47,12 +48,15 @@ def page_html(model: FittedEngine, logs: Sequence[StepLog], lines: Sequence[str]
 
 def _levels(levels: dict[str, float]) -> str:
     most = max(*levels.values(), 1.0) * 1.05
-    marks = []
+    high = BAR * len(levels)
+    one = 150 + (520 - 150 - 46) / most
+    line = element("path", title("1: the model"), d=f"M{one:.1f} 0V{high}", class_="one")
+    bars, values = [], []
     for place, (name, level) in enumerate(levels.items()):
         y = place * BAR
         wide = (520 - 150 - 46) * level / most
-        marks.append(text(name, x=144.0, y=y + 15.0, text_anchor="end", class_="tick"))
-        marks.append(
+        bars.append(text(name, x=144.0, y=y + 15.0, text_anchor="end", class_="tick"))
+        bars.append(
             element(
                 "rect",
                 title(f"{name}: {level:.3f}"),
@@ -63,12 +67,10 @@ def _levels(levels: dict[str, float]) -> str:
                 class_="bar",
             )
         )
-        marks.append(text(f"{level:.2f}", x=156.0 + wide, y=y + 15.0, class_="tick"))
-    high = BAR * len(levels)
-    one = 150 + (520 - 150 - 46) / most
-    marks.append(element("path", title("1: the model"), d=f"M{one:.1f} 0V{high}", class_="one"))
+        # Written over the line, with a rim of the page's colour: bars end near 1, where the line is.
+        values.append(text(f"{level:.2f}", x=156.0 + wide, y=y + 15.0, class_="tick value"))
     note = '<p class="soft">In order of time; longer is slower; the line is the model.</p>'
-    return element("svg", *marks, viewBox=f"0 0 520 {high + 6}", role="img") + note
+    return element("svg", *bars, line, *values, viewBox=f"0 0 520 {high + 6}", role="img") + note
 
 
 def _scatter(model: FittedEngine, logs: Sequence[StepLog]) -> str:
@@ -82,18 +84,13 @@ def _scatter(model: FittedEngine, logs: Sequence[StepLog]) -> str:
         return SIDE * math.log(value / low) / math.log(high / low)
 
     marks = []
-    for tick in (
-        10.0**power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ):
-        if low <= tick <= high:
-            place = at(tick)
-            marks.append(
-                element(
-                    "path", d=f"M{40 + place:.1f} 4v{SIDE}M40 {4 + SIDE - place:.1f}h{SIDE}", class_="grid"
-                )
-            )
-            marks.append(text(f"{tick:g}", x=40 + place, y=SIDE + 20.0, text_anchor="middle", class_="tick"))
-            marks.append(text(f"{tick:g}", x=34.0, y=8 + SIDE - place, text_anchor="end", class_="tick"))
+    for tick in ticks(low, high):
+        place = at(tick)
+        marks.append(
+            element("path", d=f"M{40 + place:.1f} 4v{SIDE}M40 {4 + SIDE - place:.1f}h{SIDE}", class_="grid")
+        )
+        marks.append(text(f"{tick:g}", x=40 + place, y=SIDE + 20.0, text_anchor="middle", class_="tick"))
+        marks.append(text(f"{tick:g}", x=34.0, y=8 + SIDE - place, text_anchor="end", class_="tick"))
     marks.append(element("path", d=f"M40 {SIDE + 4}L{SIDE + 40} 4", class_="one"))
     marks += [
         element(
@@ -101,8 +98,13 @@ def _scatter(model: FittedEngine, logs: Sequence[StepLog]) -> str:
         )
         for i in range(0, len(real), stride)
     ]  # fmt: skip
-    marks.append(text("measured", x=40 + SIDE / 2, y=SIDE + 36.0, text_anchor="middle"))
-    note = f"{len(range(0, len(real), stride)):,} of {len(real):,} steps, each run at its own level; blue decodes only, red with prompts; upwards the law."
+    marks.append(text("measured, ms", x=40 + SIDE / 2, y=SIDE + 36.0, text_anchor="middle", class_="tick"))
+    middle = 4 + SIDE / 2
+    turned = f"rotate(-90 8 {middle:.0f})"
+    marks.append(
+        text("by the law, ms", x=8.0, y=middle, text_anchor="middle", class_="tick", transform=turned)
+    )
+    note = f"{len(range(0, len(real), stride)):,} of {len(real):,} steps, each run at its own level; blue decodes only, red with prompts; on the line the law is right."
     return element("svg", *marks, viewBox=f"0 0 {SIDE + 60} {SIDE + 44}", role="img") + element(
         "p", escape(note), class_="soft"
     )
@@ -143,4 +145,4 @@ def _limits(model: FittedEngine) -> str:
         limit = getattr(model.limits, name)
         how = element("td", escape(limit.source), class_="left" if limit.sure else "left warn")
         rows.append(element("tr", element("td", escape(name)), element("td", f"{limit.value:,}"), how))
-    return f"<h2>Limits of the engine</h2>{element('table', *rows)}"
+    return f"<h2>Limits of the engine</h2>{element('div', element('table', *rows), class_='wide')}"

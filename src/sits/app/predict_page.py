@@ -3,7 +3,8 @@
 A panel is a distribution function: to the right the time (logarithmic), upwards the share of requests that took no longer.  The whiskers
 at P50, P90, P95 and P99 are the stated ranges.  Below stand the figures, the arrivals, warnings and assumptions, in words.
 
-Rules: self-contained, every text escaped, colours follow the reader's light or dark.
+Rules: self-contained, every text escaped, colours follow the reader's light or dark; panels stand side by side, on a telephone one
+below the other; a table too wide for it scrolls alone.
 
 Deliberately absent: interaction beyond tooltips.
 """
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from sits.app.report.svg import element, text, title
 from sits.bench.predictions import DEFINITIONS, METRICS, SHARES, Predicted, Quantiles
 
-WIDE, HIGH, LEFT, TOP, GAP = 290, 190, 44, 34, 62
+WIDE, HIGH, LEFT, TOP = 290, 190, 44, 34
 POINTS = 160
 NAMES = {"ttft_ms": "time to first token", "tpot_ms": "time per output token", "e2e_ms": "end to end"}
 STYLE = """
@@ -30,6 +31,8 @@ svg{width:100%;height:auto;font-size:12px}text{fill:var(--ink)}.tick{fill:var(--
 .curve{fill:none;stroke:var(--main);stroke-width:2}.whisker{stroke:var(--main);stroke-width:1.6;stroke-opacity:.55}.dot{fill:var(--main)}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;margin:6px 0}th,td{padding:2px 14px 2px 0;text-align:right}
 th:first-child,td:first-child{text-align:left}th{font-weight:600}td span{color:var(--muted)}ul{margin:4px 0;padding-left:20px}
+td,th{white-space:nowrap}.wide{overflow-x:auto}.panels{display:grid;grid-template-columns:repeat(3,1fr);gap:14px;margin-top:8px}
+@media (max-width:760px){body{padding:16px}.panels{grid-template-columns:1fr}.wide td span{display:block}}
 @media (prefers-color-scheme:dark){body{background:#14171a;color:#e7eaee}
 :root{--ink:#e7eaee;--muted:#a3acb7;--line:#363d45;--grid:#252a30;--main:#62bcf3;--warn:#ff8c61}}
 """
@@ -69,15 +72,24 @@ def _run(one: Predicted) -> str:
 
 def _panels(one: Predicted) -> str:
     drawn = [
-        _panel(LEFT + place * (WIDE + GAP), metric, one.all_passes[metric], one.quantiles[metric])
-        for place, metric in enumerate(METRICS)
+        element(
+            "svg",
+            _panel(metric, one.all_passes[metric], one.quantiles[metric]),
+            viewBox=f"0 0 {LEFT + WIDE + 22} {TOP + HIGH + 24}",
+            role="img",
+        )
+        for metric in METRICS
         if np.isfinite(one.all_passes[metric]).any()
     ]
-    size = f"0 0 {LEFT + 3 * WIDE + 2 * GAP + 12} {TOP + HIGH + 40}"
-    return element("svg", *drawn, viewBox=size, role="img") if drawn else ""
+    if not drawn:
+        return ""
+    note = "Upwards the share of requests that took no longer; dots are P50, P90, P95 and P99"
+    ranges = any(one.quantiles[metric].low for metric in METRICS)
+    note += ", a bar through one is where one real run should lie." if ranges else "."
+    return element("div", *drawn, class_="panels") + element("p", escape(note), class_="soft")
 
 
-def _panel(left: float, metric: str, values: "NDArray[np.float64]", found: Quantiles) -> str:
+def _panel(metric: str, values: "NDArray[np.float64]", found: Quantiles) -> str:
     shares = np.linspace(0, 1, POINTS)
     times = np.maximum(np.quantile(values[np.isfinite(values)], shares), 1e-3)
     ends = [*found.low.values(), *found.high.values()]
@@ -85,16 +97,16 @@ def _panel(left: float, metric: str, values: "NDArray[np.float64]", found: Quant
     high = max([float(times[-1]), *ends]) * 1.1
 
     def x(ms: float) -> float:
-        return left + WIDE * math.log(min(max(ms, low), high) / low) / math.log(high / low)
+        return LEFT + WIDE * math.log(min(max(ms, low), high) / low) / math.log(high / low)
 
     def y(share: float) -> float:
         return TOP + HIGH * (1 - share)
 
-    marks = [text(f"{NAMES[metric]}, ms", x=float(left), y=TOP - 12.0)]
-    for share in (0.0, 0.5, 0.9, 1.0):
-        marks.append(element("path", class_="grid", d=f"M{left:.1f} {y(share):.1f}h{WIDE}"))
-        marks.append(text(f"{share:.0%}", x=left - 6.0, y=y(share) + 4, text_anchor="end", class_="tick"))
-    for tick in _ticks(low, high):
+    marks = [text(f"{NAMES[metric]}, ms", x=float(LEFT), y=TOP - 12.0)]
+    for share in (0.0, 0.25, 0.5, 0.75, 0.9, 1.0):
+        marks.append(element("path", class_="grid", d=f"M{LEFT} {y(share):.1f}h{WIDE}"))
+        marks.append(text(f"{share:.0%}", x=LEFT - 6.0, y=y(share) + 4, text_anchor="end", class_="tick"))
+    for tick in ticks(low, high):
         marks.append(element("path", class_="grid", d=f"M{x(tick):.1f} {TOP}v{HIGH}"))
         marks.append(text(f"{tick:,g}", x=x(tick), y=TOP + HIGH + 16.0, text_anchor="middle", class_="tick"))
     line = " ".join(f"{x(float(t)):.1f},{y(float(s)):.1f}" for t, s in zip(times, shares, strict=True))
@@ -110,9 +122,10 @@ def _panel(left: float, metric: str, values: "NDArray[np.float64]", found: Quant
     return element("g", *marks)
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def ticks(low: float, high: float) -> list[float]:
+    """As many round values as can be read beside each other: 1-2-3-5-7 within a decade, 1-2-5 within two, powers of ten beyond."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps = (1, 2, 5) if high / low < 100 else (1,)
+    steps = (1, 2, 3, 5, 7) if high / low < 10 else (1, 2, 5) if high / low < 100 else (1,)
     return [step * 10.0**power for power in powers for step in steps if low <= step * 10.0**power <= high]
 
 
@@ -126,4 +139,4 @@ def _table(one: Predicted) -> str:
             span = f" <span>{found.low[name]:,.1f} to {found.high[name]:,.1f}</span>" if found.low else ""
             cells.append(element("td", f"{getattr(found, name):,.1f}{span}"))
         rows.append(element("tr", *cells))
-    return element("table", *rows)
+    return element("div", element("table", *rows), class_="wide")
