@@ -54,7 +54,7 @@ def test_what_the_driver_compiles():
     [
         ([], "give a command"),
         (["--log", Path(__file__)], "no line tells"),
-        (["--spans", Path(__file__)], "no JSON"),
+        (["--spans", Path(__file__)], "not JSON"),
         (["--", "no-such-program-at-all"], "cannot be run"),
         (["--limt", "5s", "--", "true"], "No such option"),
     ],

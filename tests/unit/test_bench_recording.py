@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 
 import numpy as np
 import pytest
@@ -114,7 +115,7 @@ WRONG = {
     "no steps": ("steps.csv", lambda text: text.splitlines()[0], "no engine step"),
     "not JSON": ("requests.jsonl", lambda text: "{" + text, r"requests.jsonl.gz:1: not JSON"),
     "not an object": ("requests.jsonl", lambda text: "[1]\n" + text, "is not an object"),
-    "NaN": ("steps.csv", lambda text: text.replace("\none,1,100,0,", "\none,1,100,0,nan,", 1), r"steps.csv.gz:2: elapsed_ms is 'nan'"),
+    "NaN": ("steps.csv", lambda text: re.sub("\none,1,100,0,[^,\n]*", "\none,1,100,0,nan", text, count=1), r"steps.csv.gz:2: elapsed_ms is 'nan'"),
     "negative": ("requests.jsonl", lambda text: text.replace('"ttft_ms": 40.0', '"ttft_ms": -1', 1), "ttft_ms is -1"),
     "text": ("requests.jsonl", lambda text: text.replace('"prompt_tokens": 100', '"prompt_tokens": "many"', 1), "prompt_tokens is 'many'"),
     "half a token": ("requests.jsonl", lambda text: text.replace('"prompt_tokens": 100', '"prompt_tokens": 2.5', 1), "whole number"),
@@ -122,7 +123,7 @@ WRONG = {
     "run twice": ("runs.jsonl", lambda text: text + "\n" + text, "named twice"),
     "run unknown": ("requests.jsonl", lambda text: text.replace('"run": "two"', '"run": "three"'), "'three' is not in runs.jsonl"),
     "all cached": ("requests.jsonl", lambda text: text.replace('"status"', '"cached_tokens": 100, "status"', 1), "100 of 100 prompt tokens"),
-    "a step of no time": ("steps.csv", lambda text: text.replace("\none,0,0,1,", "\none,0,0,1,0,", 1), "a step of 0 ms"),
+    "a step of no time": ("steps.csv", lambda text: re.sub("\none,0,0,1,[^,\n]*", "\none,0,0,1,0", text, count=1), "a step of 0 ms"),
     "all failed": ("requests.jsonl", lambda text: text.replace('"status": 200', '"status": 500'), "requests failed"),
     "steps of other runs": (
         "steps.csv",

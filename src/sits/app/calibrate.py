@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sits.app.quantities import Number, Whole
+
 if TYPE_CHECKING:
     from sits.predict.engine_facts import EngineFacts
     from sits.predict.fit_limits import Limit
@@ -45,7 +47,7 @@ LIMIT_NAMES = ("blocks", "block_size", "max_num_seqs", "max_num_batched_tokens")
 )
 @click.option(
     "--half-life",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     default=0.5,
     show_default=True,
     help="Age at which a run counts half, as a share of the recording's span; 0 counts all alike.",
@@ -62,7 +64,7 @@ LIMIT_NAMES = ("blocks", "block_size", "max_num_seqs", "max_num_batched_tokens")
     default=None,
     help="Also write the fit as a page.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--seed", type=Whole(min=0), default=0, show_default=True)
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else, on stdout."
 )

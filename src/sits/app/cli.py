@@ -28,6 +28,7 @@ from sits.app.importing.command import importing
 from sits.app.live import reload, up
 from sits.app.plan import plan
 from sits.app.predict_cmd import predict
+from sits.app.quantities import Number, Whole
 from sits.app.quota import quota
 from sits.app.replay import explain, replay
 from sits.app.seedcheck.command import seedcheck
@@ -105,19 +106,17 @@ class _Duration(click.ParamType):
 @click.argument("scenario", required=False, type=_file)
 @click.option(
     "--seed",
-    type=click.IntRange(min=0),
+    type=Whole(min=0),
     default=None,
     help="Seed of all randomness.  [default: the scenario's]",
 )
 @click.option(
     "--repetitions",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     default=None,
     help="Paired repetitions behind every interval.  [default: the scenario's]",
 )
-@click.option(
-    "--jobs", type=click.IntRange(min=1), default=None, help="Processes to use.  [default: all CPUs]"
-)
+@click.option("--jobs", type=Whole(min=1), default=None, help="Processes to use.  [default: all CPUs]")
 @click.option(
     "--trace",
     type=_file,
@@ -224,7 +223,7 @@ def why(since: int, store: Path, html: Path | None, as_json: bool) -> int:
 )
 @click.option(
     "--rate",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     default=None,
     help="Requests per second of the loaded phase.  [default: sized by a warm-up]",
 )
@@ -242,9 +241,7 @@ def why(since: int, store: Path, html: Path | None, as_json: bool) -> int:
     metavar="NAME",
     help="Environment variable that holds the key.",
 )
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the workload."
-)
+@click.option("--seed", type=Whole(min=0), default=0, show_default=True, help="Seed of the workload.")
 @click.option(
     "-o",
     "--out",

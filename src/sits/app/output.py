@@ -119,6 +119,21 @@ def write_text(path: Path, content: str) -> Path:
 
 
 def _write(path: Path, content: bytes) -> Path:
+    """Write all of a file or nothing: beside it first, then in its place; what is no plain file (a pipe, /dev/stdout) is written to."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
+    place = path.resolve()
+    if place.exists() and not place.is_file():
+        path.write_bytes(content)
+        return path
+    if place.exists() and not os.access(place, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    beside = place.with_name(f".{place.name[:200]}.{os.getpid()}")
+    try:
+        beside.write_bytes(content)
+        if place.exists():
+            shutil.copymode(place, beside)
+        beside.replace(place)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
     return path

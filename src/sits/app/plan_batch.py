@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sits.app.quantities import Number, Whole
+
 if TYPE_CHECKING:
     from sits.predict.front import Cell
 
@@ -47,7 +49,7 @@ class _Time(click.ParamType):
 @click.command(short_help="Which batching window and batch size.")
 @click.option(
     "--rate",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     default=None,
     help="Requests a second.  [required without --trace; with it, the trace is superposed to about that]",
 )
@@ -60,7 +62,7 @@ class _Time(click.ParamType):
     help="A window to look at; repeat it.",
 )  # fmt: skip
 @click.option(
-    "--max-batch", "batches", type=click.IntRange(1, 4096), multiple=True, default=BATCHES, show_default=True,
+    "--max-batch", "batches", type=Whole(1, 4096), multiple=True, default=BATCHES, show_default=True,
     help="A batch size to look at; repeat it.",
 )  # fmt: skip
 @click.option("--slo", type=_Time(), default=None, help="P99 that must be met, from arrival to answer.")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sits.app.quantities import BYTES, DURATION, SHARE
+from sits.app.quantities import DURATION, GPU_MEMORY, OBJECTIVE, SHARE, Number, Whole
 
 if TYPE_CHECKING:
     from sits.bench.sweep import Point, Result, Sweep
@@ -34,7 +34,7 @@ POINTS_MOST = 5000
     help="A fleet file that has the model.",
 )
 @click.option("--gpu", default="A100-SXM4-80GB", show_default=True, help="GPU type, for step times.")
-@click.option("--gpu-memory", type=BYTES, default="80GiB", show_default=True, help="Memory of one GPU.")
+@click.option("--gpu-memory", type=GPU_MEMORY, default="80GiB", show_default=True, help="Memory of one GPU.")
 @click.option(
     "--kv-blocks",
     "told",
@@ -44,13 +44,13 @@ POINTS_MOST = 5000
 )
 @click.option(
     "--rate",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(0.001, 1e9),
     default=None,
     help="Requests a second.  [required without --trace]",
 )
 @click.option(
     "--cv",
-    type=click.FloatRange(min=0, max=100),
+    type=Number(min=0, max=100),
     default=1.0,
     show_default=True,
     help="CV of the gaps between requests; 1 = Poisson.",
@@ -63,18 +63,18 @@ POINTS_MOST = 5000
 )
 @click.option(
     "--requests",
-    type=click.IntRange(10, 1_000_000),
+    type=Whole(10, 1_000_000),
     default=2000,
     show_default=True,
     help="Requests of a run.",
 )
-@click.option("--seeds", type=click.IntRange(1, 100), default=3, show_default=True, help="Runs of a point.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--replicas", type=click.IntRange(1, 1024), multiple=True, default=(1, 2, 4), show_default=True)
+@click.option("--seeds", type=Whole(1, 100), default=3, show_default=True, help="Runs of a point.")
+@click.option("--seed", type=Whole(min=0), default=0, show_default=True)
+@click.option("--replicas", type=Whole(1, 1024), multiple=True, default=(1, 2, 4), show_default=True)
 @click.option(
     "--tp",
     "tps",
-    type=click.IntRange(1, 64),
+    type=Whole(1, 64),
     multiple=True,
     default=(1, 2),
     show_default=True,
@@ -90,18 +90,18 @@ POINTS_MOST = 5000
     help="Batching window in front of an engine.",
 )
 @click.option(
-    "--max-num-seqs", "seqs", type=click.IntRange(1, 65536), multiple=True, default=(128,), show_default=True
+    "--max-num-seqs", "seqs", type=Whole(1, 65536), multiple=True, default=(128,), show_default=True
 )
 @click.option(
     "--max-num-batched-tokens",
     "tokens",
-    type=click.IntRange(1, 1_000_000),
+    type=Whole(1, 1_000_000),
     multiple=True,
     default=(2048,),
     show_default=True,
 )
-@click.option("--slo-ttft", type=DURATION, default=0, help="Objective of a request's time to first token.")
-@click.option("--slo-tpot", type=DURATION, default=0, help="Objective of a request's time per output token.")
+@click.option("--slo-ttft", type=OBJECTIVE, default=0, help="Objective of a request's time to first token.")
+@click.option("--slo-tpot", type=OBJECTIVE, default=0, help="Objective of a request's time per output token.")
 @click.option(
     "--share",
     type=SHARE,
@@ -124,9 +124,7 @@ POINTS_MOST = 5000
     help="Where points run.",
 )
 @click.option("--ray-address", default="", help="A Ray cluster to join.  [default: one is started here]")
-@click.option(
-    "--jobs", type=click.IntRange(1, 1024), default=None, help="Processes to use.  [default: all CPUs]"
-)
+@click.option("--jobs", type=Whole(1, 1024), default=None, help="Processes to use.  [default: all CPUs]")
 @click.option(
     "-o",
     "--out",

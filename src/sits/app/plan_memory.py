@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sits.app.quantities import BYTES
+from sits.app.quantities import GPU_MEMORY, Number, Whole
 
 if TYPE_CHECKING:
     from sits.bench.sweep_memory import Comparison, Side, Work
@@ -37,9 +37,9 @@ DEFINED = (
     help="A fleet file that has the model.",
 )
 @click.option("--gpu", default="A100-SXM4-80GB", show_default=True, help="GPU type, for step times.")
-@click.option("--gpu-memory", type=BYTES, default="80GiB", show_default=True, help="Memory of one GPU.")
+@click.option("--gpu-memory", type=GPU_MEMORY, default="80GiB", show_default=True, help="Memory of one GPU.")
 @click.option(
-    "--gpus", type=click.IntRange(1, 64), default=None,
+    "--gpus", type=Whole(1, 64), default=None,
     help="GPUs of a replica.  [default: the fewest of 1, 2, 4, 8 that hold one sequence of the longest context]",
 )  # fmt: skip
 @click.option(
@@ -49,22 +49,22 @@ DEFINED = (
     help="A plan like tensor=4 or layers=2,tensor=2; repeat it.  [default: one of each kind]",
 )
 @click.option(
-    "--context", "contexts", type=click.IntRange(min=16, max=10_000_000), multiple=True, default=CONTEXTS,
+    "--context", "contexts", type=Whole(min=16, max=10_000_000), multiple=True, default=CONTEXTS,
     show_default=True, help="Longest sequence allowed, tokens; repeat it.",
 )  # fmt: skip
 @click.option(
     "--work", type=click.Choice(["conversation", "reasoning", "uniform", "full"]), default="conversation",
     show_default=True, help="What is asked: shapes of prompts and answers.",
 )  # fmt: skip
-@click.option("--requests", type=click.IntRange(1, 100_000), default=200, show_default=True)
-@click.option("--block-size", type=click.IntRange(min=1, max=4096), default=16, show_default=True)
-@click.option("--max-num-seqs", type=click.IntRange(min=1, max=65536), default=256, show_default=True)
-@click.option("--shared-prefix", type=click.IntRange(min=0), default=0, show_default=True,
+@click.option("--requests", type=Whole(1, 100_000), default=200, show_default=True)
+@click.option("--block-size", type=Whole(min=1, max=4096), default=16, show_default=True)
+@click.option("--max-num-seqs", type=Whole(min=1, max=65536), default=256, show_default=True)
+@click.option("--shared-prefix", type=Whole(min=0, max=10_000_000), default=0, show_default=True,
               help="Tokens all prompts begin with; blocks hold them once.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--seed", type=Whole(min=0), default=0, show_default=True)
 @click.option(
     "--rate",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(0.001, 1e9),
     default=None,
     help="Also say how hard the pool is pressed by the work at so many requests a second (Poisson).",
 )
@@ -102,7 +102,10 @@ def memory(
     as_json: bool,
     quiet: bool,
 ) -> int:
-    """Say what a sharding plan leaves for the KV cache, and what paging is worth, by simulating the same work both ways."""
+    """Say what a sharding plan leaves for the KV cache, and what paging is worth, by simulating the same work both ways.
+
+    Exits with 1 when no context could be simulated.
+    """  # fmt: skip
     from sits.app.output import print_json  # noqa: PLC0415
     from sits.app.terminal import Progress  # noqa: PLC0415
     from sits.bench.sweep_memory import compare_memory, work_of  # noqa: PLC0415
@@ -149,6 +152,7 @@ def memory(
             seen.append(result)
             found.append(row)
         progress("simulating", len(ordered), len(ordered))
+    code = 0 if any(result.paged is not None for result in seen) else 1
     if as_json:
         document = {
             "model": model.name, "gpu": gpu, "gpu_memory": gpu_memory, "work": work, "requests": requests, "seed": seed,
@@ -157,7 +161,7 @@ def memory(
         print_json(
             document | ({"pair": checked} if checked else {}) | ({"devices": checks} if checks else {})
         )
-        return 0
+        return code
     _print_plans(model, gpu_memory, rows)
     _print_contexts(seen, found, gpu, work, requests, str(simulated), block_size)
     if rate is not None:
@@ -172,7 +176,7 @@ def memory(
         click.echo(f"\npublished pair {pair}, at {ordered[-1]:,} tokens in blocks of {block_size}:")
         for line in explain_pair(checked):
             click.echo(f"  {line}")
-    return 0
+    return code
 
 
 def model_named(name: str, fleet: Path | None) -> "Model":

@@ -14,6 +14,8 @@ from typing import Any
 
 import click
 
+from sits.app.quantities import Whole
+
 DEFINITIONS = {
     "all-reduce": "every rank gets the sum of all; time from the last rank's call to the last rank's result",
     "start-up": "what an empty message would cost: no bandwidth changes it",
@@ -56,12 +58,10 @@ class _Size(click.ParamType):
     default=None,
     help="Bytes of one all-reduce, like 1MiB.  [default: tokens x hidden x 2]",
 )
-@click.option("--layers", type=click.IntRange(min=1), default=80, show_default=True)
-@click.option("--hidden", type=click.IntRange(min=1), default=8192, show_default=True)
-@click.option("--tokens", type=click.IntRange(min=1), default=64, show_default=True, help="Tokens of a step.")
-@click.option(
-    "--nodes", type=click.IntRange(min=1), default=1, show_default=True, help="Nodes of --ranks GPUs each."
-)
+@click.option("--layers", type=Whole(min=1), default=80, show_default=True)
+@click.option("--hidden", type=Whole(min=1), default=8192, show_default=True)
+@click.option("--tokens", type=Whole(min=1), default=64, show_default=True, help="Tokens of a step.")
+@click.option("--nodes", type=Whole(min=1), default=1, show_default=True, help="Nodes of --ranks GPUs each.")
 @click.option(
     "--card",
     default="400Gb/s",
@@ -76,7 +76,7 @@ class _Size(click.ParamType):
 )
 @click.option(
     "--seed",
-    type=click.IntRange(min=0),
+    type=Whole(min=0),
     default=0,
     show_default=True,
     help="With --scaling: of the bootstrap.",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sits.app.quantities import BANDWIDTH, BYTES, DURATION
+from sits.app.quantities import BANDWIDTH, BYTES, DURATION, GPU_MEMORY, Number, Whole
 
 if TYPE_CHECKING:
     from sits.bench.disk import Measured
@@ -52,7 +52,7 @@ DEFINED = (
 )
 @click.option(
     "--rounds",
-    type=click.IntRange(3, 1000),
+    type=Whole(3, 1000),
     default=12,
     show_default=True,
     help="Times each size is measured.",
@@ -93,10 +93,10 @@ DEFINED = (
     help="A fleet file that has the model.",
 )
 @click.option("--gpu", default="A100-SXM4-80GB", show_default=True, help="GPU type, for step times.")
-@click.option("--gpu-memory", type=BYTES, default="80GiB", show_default=True, help="Memory of one GPU.")
+@click.option("--gpu-memory", type=GPU_MEMORY, default="80GiB", show_default=True, help="Memory of one GPU.")
 @click.option(
     "--gpus",
-    type=click.IntRange(1, 8),
+    type=Whole(1, 8),
     default=1,
     show_default=True,
     help="Tensor-parallel GPUs of the engine.",
@@ -104,7 +104,7 @@ DEFINED = (
 @click.option(
     "--context",
     "contexts",
-    type=click.IntRange(16, 10_000_000),
+    type=Whole(16, 10_000_000),
     multiple=True,
     default=CONTEXTS,
     show_default=True,
@@ -112,15 +112,15 @@ DEFINED = (
 )
 @click.option(
     "--rate",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(0.001, 1e9),
     default=2.0,
     show_default=True,
     help="Requests a second of the simulated service (Poisson).",
 )
-@click.option("--requests", type=click.IntRange(1, 100_000), default=300, show_default=True)
+@click.option("--requests", type=Whole(1, 100_000), default=300, show_default=True)
 @click.option(
     "--flush-tokens",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     default=256,
     show_default=True,
     help="New tokens that are worth a write.",
@@ -128,7 +128,7 @@ DEFINED = (
 @click.option(
     "--buffer", type=BYTES, default="4GiB", show_default=True, help="Host memory that stages writes."
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--seed", type=Whole(min=0), default=0, show_default=True)
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else, on stdout."
 )

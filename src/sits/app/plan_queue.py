@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sits.app.plan_batch import _Time
+from sits.app.quantities import Number, Whole
 
 if TYPE_CHECKING:
     from sits.predict.burstiness import Burstiness
@@ -40,14 +41,14 @@ DEFINITIONS = {
 @click.argument("fleet", required=False, type=_FILE)
 @click.option(
     "--rate",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     default=None,
     help="Requests a second.  [default: the trace's]",
 )
 @click.option("--service", type=_Time(), default=None, help="Mean service time of a request.")
 @click.option(
     "--cv",
-    type=click.FloatRange(0, 10),
+    type=Number(0, 10),
     default=1.0,
     show_default=True,
     help="CV of service times (gamma-distributed).",
@@ -58,10 +59,10 @@ DEFINITIONS = {
     default=None,
     help="Measured service times, one a line, in ms; instead of --service and --cv.",
 )
-@click.option("--servers", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--servers", type=Whole(min=1), default=1, show_default=True)
 @click.option(
     "--arrival-cv",
-    type=click.FloatRange(0, 100),
+    type=Number(0, 100),
     default=None,
     help="CV of independent gaps between arrivals; 1 is Poisson.",
 )
@@ -74,7 +75,7 @@ DEFINITIONS = {
 @click.option("--engine", default=None, help="With FLEET: which emulated engine.  [default: the first]")
 @click.option(
     "--prompt",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     default=1000,
     show_default=True,
     help="With FLEET: prompt tokens, without --trace.",
@@ -82,7 +83,7 @@ DEFINITIONS = {
 @click.option(
     "--output",
     "output_tokens",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     default=200,
     show_default=True,
     help="With FLEET: output tokens, without --trace.",
@@ -90,14 +91,14 @@ DEFINITIONS = {
 @click.option("--points", type=_FILE, default=None, help="Measured points: a CSV of load,p99_ms[,requests].")
 @click.option(
     "--factor",
-    type=click.FloatRange(min=1, min_open=True),
+    type=Number(min=1, min_open=True),
     default=2.0,
     show_default=True,
     help="With --points: P99 at the knee over P99 of no load.",
 )
 @click.option(
     "--seed",
-    type=click.IntRange(min=0),
+    type=Whole(min=0),
     default=0,
     show_default=True,
     help="With --points: of the bootstrap.",

@@ -3,14 +3,13 @@
 Deliberately absent: the computing (`sits.bench.procstart`, `sits.predict.startup`, `sits.predict.startup_log`).
 """
 
-import gzip
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from sits.app.quantities import BANDWIDTH, BYTES, DURATION
+from sits.app.quantities import BANDWIDTH, BYTES, DURATION, Whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +47,7 @@ BAR = 24
 )
 @click.option(
     "--repeat",
-    type=click.IntRange(1, 100),
+    type=Whole(1, 100),
     default=1,
     show_default=True,
     help="Starts; the first is told apart.",
@@ -151,8 +150,7 @@ def _watched(
 
 
 def _read(logs: tuple[Path, ...], spans: Path | None) -> "list[tuple[str, Startup]]":
-    import msgspec  # noqa: PLC0415
-
+    from sits.bench.lines import objects  # noqa: PLC0415
     from sits.core.errors import ConfigError  # noqa: PLC0415
     from sits.predict.startup_log import read_log, read_spans  # noqa: PLC0415
 
@@ -164,17 +162,19 @@ def _read(logs: tuple[Path, ...], spans: Path | None) -> "list[tuple[str, Startu
             error.where = str(path)
             raise
     if spans is not None:
+        rows = [row for _, row in objects(spans)]
         try:
-            rows = [msgspec.json.decode(line) for line in _lines(spans) if line.strip()]
-        except msgspec.DecodeError as error:
-            raise ConfigError(f"a line is no JSON: {error}", where=str(spans)) from error
-        found.append((spans.name, read_spans(rows)))
+            found.append((spans.name, read_spans(rows)))
+        except ConfigError as error:
+            error.where = str(spans)
+            raise
     return found
 
 
 def _lines(path: Path) -> list[str]:
-    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    return raw.decode(errors="replace").splitlines()
+    from sits.bench.lines import bytes_of  # noqa: PLC0415
+
+    return bytes_of(path).decode(errors="replace").splitlines()
 
 
 def _document(

@@ -12,10 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sits.app.quantities import Number, Whole
+
 if TYPE_CHECKING:
     from sits.bench.predictions import Predicted, Quantiles
 
 _text = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+PROFILE_ONLY = (
+    "--layers, --metrics, --engine-log, --set, --overhead, --overhead-prefill and --async-scheduling are of a --profile; "
+    "a model has its own: give limits to `sitsctl calibrate`"
+)
 
 
 class _Time(click.ParamType):
@@ -45,7 +52,7 @@ class _Time(click.ParamType):
 )  # fmt: skip
 @click.option(
     "--layers",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     default=None,
     help="Layers of the profile's model (num_hidden_layers).",
 )
@@ -87,7 +94,7 @@ class _Time(click.ParamType):
     "--loop", type=click.Choice(["auto", "open", "closed"]), default="auto", show_default=True,
     help="open: arrivals as given. closed: --users callers wait for their answers. auto: closed where the arrivals show it.",
 )  # fmt: skip
-@click.option("--users", type=click.IntRange(min=1), default=None, help="Callers of a closed loop.")
+@click.option("--users", type=Whole(min=1), default=None, help="Callers of a closed loop.")
 @click.option(
     "--think",
     type=_Time(),
@@ -95,20 +102,18 @@ class _Time(click.ParamType):
     help="How long each thinks between answer and next request, like 500ms.",
 )
 @click.option(
-    "--prefix-hits", type=click.FloatRange(0, 1), default=None,
+    "--prefix-hits", type=Number(0, 1), default=None,
     help="Share of requests whose prompt is in the prefix cache, where the file tells no cached_tokens.  [default: as calibrated under such a load]",
 )  # fmt: skip
 @click.option(
     "--level",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(0.01, 100),
     default=1.0,
     show_default=True,
     help="Speed of the machine; 1.1 is 10 % slower.",
 )
-@click.option(
-    "--passes", type=click.IntRange(2, 200), default=None, help="Simulated passes.  [default: 4 to 16]"
-)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--passes", type=Whole(2, 200), default=None, help="Simulated passes.  [default: 4 to 16]")
+@click.option("--seed", type=Whole(min=0), default=0, show_default=True)
 @click.option(
     "--html",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -135,7 +140,11 @@ def predict(
     from sits.bench.asked import read_asked  # noqa: PLC0415
     from sits.bench.predictions import Wanted, document  # noqa: PLC0415
 
-    _check_wish(model, profile, loop, users)
+    _check_wish(model, profile, loop, users, think)
+    if model is not None and (
+        layers or metrics or engine_log or given or overhead or overhead_prefill or async_scheduling
+    ):
+        raise click.UsageError(PROFILE_ONLY)
     prepare(html.absolute().parent if html else None)
     asked = _chosen(read_asked(requests, arrivals=users is None), runs)
     if profile is not None:
@@ -169,13 +178,15 @@ def predict(
     return 0
 
 
-def _check_wish(model: Path | None, profile: Path | None, loop: str, users: int | None) -> None:
+def _check_wish(model: Path | None, profile: Path | None, loop: str, users: int | None, think: int) -> None:
     if (model is None) == (profile is None):
         raise click.UsageError(
             "say which engine: --model model.json (from `sitsctl calibrate`) or --profile PATH, one of both"
         )
     if profile is not None and users is not None:
         raise click.UsageError("a profile is asked about open arrivals; for a closed loop calibrate a model")
+    if think and users is None:
+        raise click.UsageError("--think is of a closed loop; it needs --users N")
     if loop == "closed" and users is None:
         raise click.UsageError("a closed loop needs --users N")
     if loop == "open" and users is not None:

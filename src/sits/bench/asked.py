@@ -8,6 +8,8 @@
 A recording's own requests.jsonl can be read as it is.  In a recording, a request without
 `cached_tokens` had none; in a file that never heard of them nobody knows (None).
 
+A request without an output token is counted with the failed ones and left out, as in a calibration.
+
 Rule: nothing measured is looked at.  `first`, `end`, `ttft_ms`, `e2e_ms`, `chunks` and
 `server_metrics` never reach a prediction, because the columns above are the only ones kept.
 
@@ -41,10 +43,14 @@ RECORDED = frozenset({"cached_tokens", "server_metrics", "chunks"})
 """Who writes one of these writes `cached_tokens` too, wherever there are any."""
 
 
+SPAN_MOST_MS = 1e12
+"""Thirty-two years; simulated time is counted in ns of 64 bits."""
+
+
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """The requests of one run in order of arrival; `places` are their places in the file.
 
-    `cached_tokens` is None where the file tells none; `failed` requests were marked so (`status`, `error`) and left out.
+    `cached_tokens` is None where the file tells none; `failed` requests were marked so (`status`, `error`) or have no output token, and are left out.
     """
 
     run: str
@@ -86,7 +92,10 @@ def read_asked(path: Path, *, arrivals: bool = True) -> list[Asked]:
             )
         arrival = _arrival(where, line) if arrivals else 0.0
         prompt = whole(where, line, _name(where, line, PROMPT), least=1)
-        output = whole(where, line, _name(where, line, OUTPUT), least=1)
+        output = whole(where, line, _name(where, line, OUTPUT))
+        if not output:
+            failed[group] = failed.get(group, 0) + 1
+            continue
         cached = number(where, line, "cached_tokens", least=0, default=0.0)
         told = told or not RECORDED.isdisjoint(line)
         run[name] = (arrival, prompt, output, min(cached, prompt - 1.0), place)
@@ -105,6 +114,14 @@ def read_asked(path: Path, *, arrivals: bool = True) -> list[Asked]:
 def _made(run: str, lines: Mapping[str, tuple[float, int, int, float, int]], told: bool) -> Asked:
     table = np.array(list(lines.values()))
     order = np.argsort(table[:, 0], kind="stable")
+    span_ms = float(table[order[-1], 0] - table[order[0], 0])
+    if span_ms > SPAN_MOST_MS:
+        raise ConfigError(
+            f"arrivals{f' of run {run!r}' if run else ''} span {span_ms / 1e3:.3g} s",
+            field="arrival_s",
+            value=span_ms / 1e3,
+            hint=f"seconds (arrival_ms for milliseconds), at most {SPAN_MOST_MS / 1e3:,.0f} of them: are these in another unit?",
+        )
     names = list(lines)
     whole_columns = table[order, 1:].astype(np.int64)
     return Asked(

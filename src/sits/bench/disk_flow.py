@@ -37,6 +37,9 @@ WAITS = {"sync", "layerwise"}
 BY_LAYER = {"layerwise", "layer-behind"}
 
 
+TIME_MOST_NS = 2**62
+
+
 class Persisting(msgspec.Struct, frozen=True, kw_only=True):
     """What is written: bytes a token, in how many layers, to which disk, with how much room to stage it."""
 
@@ -151,6 +154,13 @@ def flow(
             out = max(end, done) if mode in WAITS else end
         elif mode != "none":
             device.settle(end)
+        if not out < TIME_MOST_NS:
+            raise ConfigError(
+                "these writes take longer than 200 years",
+                field="disk",
+                value=what.disk.bytes_per_s,
+                hint="look at the units of the disk's figures",
+            )
         for name in result.first:
             first[name] = out
         for name in result.finished:

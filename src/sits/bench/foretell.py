@@ -69,6 +69,10 @@ def spec_of(model: FittedEngine) -> EngineSpec:
     )
 
 
+TIME_MOST_MS = 8e12
+"""Two hundred and fifty years: the simulator counts ns of 64 bits."""
+
+
 class _Noise:
     """What steps leave over: slow factors in stretches as recorded, and what a single step adds; all means without dice."""
 
@@ -180,6 +184,13 @@ class _Pass:
                     break
                 now = max(now, then)
                 continue
+            if not now < TIME_MOST_MS:
+                raise ConfigError(
+                    f"the answers take longer than {TIME_MOST_MS / 1e3:.0e} s",
+                    field="arrival_s",
+                    value=now / 1e3,
+                    hint="look at the units of arrivals, --think and --level",
+                )
             result: Any = engine.step(round(now * 1e6), emitted=False)
             mixed = result.prefill_tokens > 0
             factor, beyond = self.noise.draw(mixed)

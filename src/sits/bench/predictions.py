@@ -263,7 +263,9 @@ def told_of(asked: Asked, plain: Sequence[Pass]) -> list[str]:
     """Warnings that need no calibration: failed and refused requests, and a pool that is full."""
     said = []
     if asked.failed:
-        said.append(f"{asked.failed} requests are marked as failed in the file and left out")
+        said.append(
+            f"{asked.failed} requests are marked as failed in the file, or have no output token, and are left out"
+        )
     refused = int(np.isnan(plain[0].e2e_ms).sum())
     if refused:
         said.append(f"{refused} requests can never be served: more KV blocks than the pool has")

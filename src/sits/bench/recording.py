@@ -33,6 +33,7 @@ from sits.predict.fit_steps import StepLog
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 NAN = float("nan")
+SECONDS_MOST = 1e11
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,7 +144,13 @@ def _heads(folder: Path) -> dict[str, dict[str, Any]]:
                 field="run",
                 hint="every run has a name of its own",
             )
-        number(where, head, "t0_unix", default=0.0)
+        for field in ("t0_unix", "wall_s"):
+            if number(where, head, field, least=0, default=0.0) > SECONDS_MOST:
+                raise ConfigError(
+                    f"{where}: {field} is {head[field]!r}", field=field, value=head[field], hint="seconds"
+                )
+        if isinstance(head.get("concurrency"), int | float):
+            whole(where, head, "concurrency")
         heads[name] = head
     if not heads:
         raise ConfigError(f"{path} holds no run", field="run", value=str(path), hint="is it the right file?")
@@ -231,7 +238,7 @@ def _measured(where: str, line: Mapping[str, Any]) -> tuple[float, ...]:
     first = number(where, line, "ttft_ms", least=0, default=NAN)
     end = number(where, line, "e2e_ms", least=0, default=NAN)
     chunks = line.get("chunks")
-    last = float(chunks[-1][0]) if isinstance(chunks, list) and chunks else end
+    last = _last(where, chunks) if isinstance(chunks, list) and chunks else end
     metrics = line.get("server_metrics")
     engine = metrics if isinstance(metrics, dict) else {}
     told = [
@@ -242,6 +249,13 @@ def _measured(where: str, line: Mapping[str, Any]) -> tuple[float, ...]:
         told[2] = 0.0
     tpot = number(where, line, "tpot_ms", least=0, default=NAN)
     return (sent * 1e3, prompt, output, cached, (headers - sent) * 1e3, first, last, end, tpot, *told)
+
+
+def _last(where: str, chunks: list[Any]) -> float:
+    pair = chunks[-1]
+    return number(
+        where, {"chunks": pair[0] if isinstance(pair, list) and pair else str(pair)}, "chunks", least=0
+    )
 
 
 def _scrapes(folder: Path) -> Scrapes:

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from sits.bench.lines import WHOLE_MOST
 from sits.core.errors import ConfigError
 
 _TIME = {"t_s": 1.0, "t_ms": 1e-3, "Timestamp": 1.0, "timestamp": 1e-3}
@@ -37,6 +38,10 @@ class Trace(msgspec.Struct, frozen=True):
     arrival_s: NDArray[np.float64]
     prompt_tokens: NDArray[np.int64]
     output_tokens: NDArray[np.int64]
+
+
+SPAN_MOST_S = 1e9
+"""Thirty years: simulated time is counted in ns of 64 bits."""
 
 
 def read_trace(path: str | Path) -> Trace:
@@ -61,11 +66,15 @@ def read_trace(path: str | Path) -> Trace:
         )
     raw_time = np.asarray(columns[time_name])
     if time_name == "TIMESTAMP":
-        seconds = raw_time.astype("datetime64[us]").astype(np.int64) * 1e-6
+        _complete(path, time_name, columns[time_name])
+        try:
+            seconds = raw_time.astype("datetime64[us]").astype(np.int64) * 1e-6
+        except ValueError as error:
+            raise ConfigError(f"{path.name}: {error}", field=time_name, hint="dates, or seconds") from error
     else:
-        seconds = raw_time.astype(np.float64) * _TIME[time_name]
-    prompt = np.asarray(columns[prompt_name]).astype(np.int64)
-    output = np.asarray(columns[output_name]).astype(np.int64)
+        seconds = _numbers(path, time_name, columns[time_name]) * _TIME[time_name]
+    prompt = _counts(path, prompt_name, columns[prompt_name])
+    output = _counts(path, output_name, columns[output_name])
     kept = output > 0
     order = np.argsort(seconds[kept], kind="stable")
     if not len(order):
@@ -73,7 +82,49 @@ def read_trace(path: str | Path) -> Trace:
             f"{path.name} holds no request with an answer", value=str(path), hint="is it the right file?"
         )
     ordered = seconds[kept][order]
+    if ordered[-1] - ordered[0] > SPAN_MOST_S:
+        raise ConfigError(
+            f"{path.name} spans {ordered[-1] - ordered[0]:.3g} s", field=time_name, value=str(path),
+            hint=f"at most {SPAN_MOST_S:.0e} s: are its times in another unit?",
+        )  # fmt: skip
     return Trace(ordered - ordered[0], prompt[kept][order], output[kept][order])
+
+
+def _complete(path: Path, name: str, column: Any) -> None:
+    empty = np.flatnonzero(np.ma.getmaskarray(column) if np.ma.isMaskedArray(column) else np.zeros(0, bool))
+    if len(empty):
+        raise ConfigError(
+            f"{path.name}: row {empty[0] + 1} has no {name}",
+            field=name,
+            value=str(path),
+            hint="every row needs it; leave the row out",
+        )
+
+
+def _numbers(path: Path, name: str, column: Any) -> NDArray[np.float64]:
+    _complete(path, name, column)
+    try:
+        got = np.asarray(column).astype(np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConfigError(f"{path.name}: {name}: {error}", field=name, hint="numbers only") from error
+    odd = np.flatnonzero(~np.isfinite(got))
+    if len(odd):
+        raise ConfigError(
+            f"{path.name}: row {odd[0] + 1}: {name} is {got[odd[0]]}", field=name, hint="a finite number"
+        )
+    return got
+
+
+def _counts(path: Path, name: str, column: Any) -> NDArray[np.int64]:
+    got = _numbers(path, name, column)
+    odd = np.flatnonzero((got < 0) | (got > WHOLE_MOST))
+    if len(odd):
+        raise ConfigError(
+            f"{path.name}: row {odd[0] + 1}: {name} is {got[odd[0]]:g}",
+            field=name,
+            hint=f"tokens, from 0 to {WHOLE_MOST:,}",
+        )
+    return got.astype(np.int64)
 
 
 def _columns(path: Path) -> dict[str, Any]:
@@ -89,5 +140,10 @@ def _columns(path: Path) -> dict[str, Any]:
         with duckdb.connect() as connection:
             columns: dict[str, Any] = connection.execute(reader, [str(path)]).fetchnumpy()
     except duckdb.Error as error:
-        raise ConfigError(f"{path.name} cannot be read: {error}", value=str(path)) from error
+        reason = str(error).strip().split("\n", 1)[0]
+        raise ConfigError(
+            f"{path.name} cannot be read: {reason}",
+            value=str(path),
+            hint="is it a trace, and does its name say what kind (.csv, .jsonl, .parquet)?",
+        ) from error
     return columns

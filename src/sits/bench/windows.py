@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from sits.core.errors import ConfigError
 from sits.core.fleet_window import Window
 from sits.core.units import SECOND, Ns
 from sits.predict.calls import MOST_BUSY, CallPrediction
@@ -21,6 +22,8 @@ ARRIVALS_MOST = 60_000
 
 NO_BOUND = Ns(3600 * SECOND)
 
+COPIED_MOST = 20_000_000
+
 
 def superposed(times_s: NDArray[np.float64], copies: int) -> NDArray[np.float64]:
     """So many copies of a trace over each other, ascending; 1 gives it back.
@@ -28,6 +31,13 @@ def superposed(times_s: NDArray[np.float64], copies: int) -> NDArray[np.float64]
     >>> superposed(np.array([0.0, 1.0, 4.0]), 2).tolist()
     [0.0, 1.0, 2.0, 2.0, 3.0, 4.0]
     """
+    if copies * len(times_s) > COPIED_MOST:
+        raise ConfigError(
+            f"{copies:,} copies of {len(times_s):,} arrivals",
+            field="rate",
+            value=copies,
+            hint=f"at most {COPIED_MOST:,} arrivals in all: give a lower --rate",
+        )
     length = float(times_s[-1])
     shifted = [times_s if not i else (times_s + length * i / copies) % length for i in range(copies)]
     return np.sort(np.concatenate(shifted))
@@ -35,6 +45,13 @@ def superposed(times_s: NDArray[np.float64], copies: int) -> NDArray[np.float64]
 
 def at_rate(times_s: NDArray[np.float64], rate_per_s: float) -> list[int]:
     """The beginning of a trace at about `rate_per_s` (at least its own), in ns; 0 leaves it as it is."""
+    if not times_s[-1] > 0.0:
+        raise ConfigError(
+            f"all {len(times_s)} arrivals of the trace are at one time",
+            field="trace",
+            value=len(times_s),
+            hint="a rate needs arrivals at two times or more",
+        )
     own = (len(times_s) - 1) / float(times_s[-1])
     copies = max(1, round(rate_per_s / own)) if rate_per_s else 1
     return np.rint(superposed(times_s, copies)[:ARRIVALS_MOST] * SECOND).astype(np.int64).tolist()

@@ -7,15 +7,19 @@ that the prefix cache gave.  A reader of an unknown version refuses instead of g
 Deliberately absent: opening files; and anything of the machine it was made on but its figures.
 """
 
+from collections.abc import Iterator
+
 import msgspec
 
 from sits.core.errors import ConfigError
-from sits.predict.fit_limits import Limits
+from sits.predict.fit_limits import LIMITS, Limits
 from sits.predict.fit_steps import StepLaw
 from sits.predict.frontend import FrontLaw
 from sits.predict.steptime import StepTime
 
 KIND, VERSION = "sits-engine-model", 1
+COEFFICIENTS = ("base_ms", "mixed_ms", "prompt_token_ms", "chunk_ms", "decode_ms", "kv_token_ms", "pause_ms", "pause_decode_ms", "pause_mixed_ms")  # fmt: skip
+MOST = 1e9
 
 
 class Range(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,8 +140,55 @@ def decode_model(data: bytes, where: str) -> FittedEngine:
             hint="calibrate again with this version",
         )
     try:
-        return msgspec.json.decode(data, type=FittedEngine)
-    except msgspec.DecodeError as error:
+        model = msgspec.json.decode(data, type=FittedEngine)
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ConfigError(
             f"{where} is a damaged engine model: {error}", value=where, hint="calibrate again"
         ) from error
+    for field, value, good, wanted in _rules(model):
+        if not good:
+            raise ConfigError(
+                f"{where}: {field} is {value!r}", field=field, value=value, hint=f"{wanted}; calibrate again"
+            )
+    return model
+
+
+def _rules(model: FittedEngine) -> Iterator[tuple[str, object, bool, str]]:
+    """`(field, value, whether it can be, what would be right)`: what a fit never writes, and a hand may."""
+    for name in LIMITS:
+        value = getattr(model.limits, name).value
+        yield f"limits.{name}.value", value, 1 <= value <= MOST, "1 or more"
+    for name in COEFFICIENTS:
+        time = getattr(model.steps, name)
+        yield f"steps.{name}", time, 0.0 <= time <= MOST, "a time in ms, zero or more"
+    front = model.front
+    yield "front.serial_ms", front.serial_ms, 0.0 <= front.serial_ms <= MOST, "a time in ms, zero or more"
+    yield "front.level_spread", front.level_spread, 0.0 <= front.level_spread <= 10.0, "0 to 10"
+    levels = model.steps.levels
+    yield "steps.levels", levels, bool(levels) and all(1e-6 < v < 1e6 for v in levels.values()), "above zero"
+    for name, row in (("slow", model.steps.slow), ("decode.factor", model.steps.decode.factor), ("mixed.factor", model.steps.mixed.factor)):  # fmt: skip
+        yield (
+            f"steps.{name}",
+            _few(row),
+            bool(row) and all(0.0 < v <= MOST for v in row),
+            "factors above zero",
+        )
+    for name, kind in (("decode", model.steps.decode), ("mixed", model.steps.mixed)):
+        pair = len(kind.factor) == len(kind.beyond_ms) and all(0.0 <= v <= MOST for v in kind.beyond_ms)
+        yield f"steps.{name}.beyond_ms", _few(kind.beyond_ms), pair, "a time in ms for each factor"
+    starts = [one.in_flight_min for one in front.bins]
+    ordered = bool(starts) and starts[0] == 0 and starts == sorted(set(starts))
+    yield "front.bins", starts, ordered, "in_flight_min ascending from 0"
+    for place, one in enumerate(front.bins):
+        rows = (one.enter_ms, one.first_ms, one.last_ms, one.end_ms)
+        even = all(len(row) == len(one.weight) and all(abs(v) <= MOST for v in row) for row in rows)
+        yield f"front.bins[{place}]", len(one.weight), even and len(one.weight) > 0, "columns of equal length"
+        heavy = all(0.0 <= v <= MOST for v in one.weight) and sum(one.weight) > 0.0
+        yield f"front.bins[{place}].weight", _few(one.weight), heavy, "weights, zero or more, not all zero"
+    for name in ("tokens", "closed", "open"):
+        share = getattr(model.prefix, name)
+        yield f"prefix.{name}", share, share is None or 0.0 <= share <= 1.0, "a share, 0 to 1"
+
+
+def _few(row: tuple[float, ...]) -> list[float]:
+    return sorted(row)[:3]

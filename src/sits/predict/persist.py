@@ -69,6 +69,8 @@ def write_ns(new_bytes: float, disk: Disk, pcie: float = PCIE_4_X16) -> float:
         raise ConfigError(
             f"{new_bytes!r} bytes", field="new_bytes", value=new_bytes, hint="give zero or more"
         )
+    if not pcie > 0:
+        raise ConfigError(f"{pcie!r} B/s is no bandwidth", field="pcie", value=pcie, hint="give more than 0")
     if new_bytes == 0:
         return 0.0
     return disk.fixed_ns + new_bytes / min(disk.bytes_per_s, pcie) * SECOND

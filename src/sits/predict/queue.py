@@ -162,6 +162,8 @@ def quantile_ns(above: Callable[[float], float], q: float, guess_ns: float) -> f
     low = high = guess_ns
     while over(low) <= 0.0 and low > guess_ns * _NOTHING:
         low /= 2.0
+    if over(low) <= 0.0:
+        return low  # nearly all take next to no time
     while over(high) > 0.0:
         high *= 2.0
     return float(brentq(over, low, high, rtol=_PRECISION, xtol=_PRECISION * low)) if low < high else high

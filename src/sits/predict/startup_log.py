@@ -201,6 +201,14 @@ def read_spans(spans: Iterable[Mapping[str, Any]]) -> Startup:
     known = [span for span in spans if span.get("name") in SPAN_STAGES]
     if not known:
         raise ConfigError("no span of a start", field="spans", hint="spans named like 'Load weights'")
+    for span in known:
+        start, end = span.get("start_ns"), span.get("end_ns")
+        if not (isinstance(start, int) and isinstance(end, int) and start <= end):
+            raise ConfigError(
+                f"span {span['name']!r} lasts from {start!r} to {end!r}",
+                field="start_ns",
+                hint="start_ns and end_ns: whole nanoseconds, the end not before the start",
+            )
     edges = sorted({int(span[end]) for span in known for end in ("start_ns", "end_ns")})
     stages: dict[str, int] = {}
     for low, high in pairwise(edges):
