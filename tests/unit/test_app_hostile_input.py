@@ -274,3 +274,10 @@ def test_an_interrupt_exits_with_130_and_leaves_nothing(tmp_path):
 def test_a_gpu_nobody_knows_is_no_success(capsys):
     code, _ = told(capsys, "plan", "memory", "--gpu", "nope", "--requests", "5", "--context", "2048", "-q")
     assert code == 1
+
+
+def test_a_sweep_over_a_trace_that_is_none_leaves_nothing_behind(tmp_path, capsys):
+    trace, out = wrote(tmp_path / "t.csv", AZURE + ",,\n"), tmp_path / "out"
+    code, said = told(capsys, "plan", "capacity", "--trace", trace, "-o", out, "-q")
+    assert (code, out.exists()) == (2, False)
+    assert "row 2 has no" in said

@@ -200,6 +200,9 @@ def capacity(
         ttft_slo_ns=slo_ttft,
         tpot_slo_ns=slo_tpot,
     )
+    burst = burstiness(
+        arrivals_of(sweep)
+    )  # before anything is written: a trace that is none leaves nothing behind
     outcomes = _computed(
         sweep, points, out / "results.jsonl", engine, ray_address, jobs or os.cpu_count() or 1, quiet
     )
@@ -220,7 +223,6 @@ def capacity(
             notes=_notes(outcomes),
         ),
     )
-    burst = burstiness(arrivals_of(sweep))
     if as_json:
         output.print_json({
             "title": title, "burstiness": msgspec.to_builtins(burst), "said": said, "defined": DEFINED, "page": str(page.absolute()),
