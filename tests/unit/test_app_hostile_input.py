@@ -271,8 +271,11 @@ def test_an_interrupt_exits_with_130_and_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_gpu_nobody_knows_is_no_success(capsys):
+def test_a_gpu_nobody_knows_is_no_success(tmp_path, capsys):
     code, _ = told(capsys, "plan", "memory", "--gpu", "nope", "--requests", "5", "--context", "2048", "-q")
+    assert code == 1
+    few = ("--rate", "1", "--requests", "10", "--seeds", "1", "--tp", "1", "--replicas", "1")
+    code, _ = told(capsys, "plan", "capacity", "--gpu", "nope", *few, "-o", tmp_path / "out", "-q")
     assert code == 1
 
 

@@ -168,7 +168,7 @@ def capacity(
     """Simulate a load on every combination of replicas, GPUs each, window and limits, and say which are worth having.
 
     A sweep that was stopped, however it was, goes on where it was when the same command is given again.  Exits with 1 when
-    objectives are given and no combination meets them.
+    objectives are given and no combination meets them, or when none can be simulated.
     """  # fmt: skip
     import msgspec  # noqa: PLC0415
 
@@ -234,6 +234,8 @@ def capacity(
         click.echo(arrivals_text(sweep, burst) + "\n")
         print_table(title, said, outcomes, front(outcomes, metric), best, share)
         click.echo(f"\npage: {page.absolute()}")
+    if all(result.refused for _, result in outcomes):
+        return 1
     return 1 if (slo_ttft or slo_tpot) and best is None else 0
 
 

@@ -191,4 +191,9 @@ def _rules(model: FittedEngine) -> Iterator[tuple[str, object, bool, str]]:
 
 
 def _few(row: tuple[float, ...]) -> list[float]:
+    """The least values of a long row, for an error.
+
+    >>> _few((3.0, -1.0, 2.0, 5.0))
+    [-1.0, 2.0, 3.0]
+    """
     return sorted(row)[:3]
