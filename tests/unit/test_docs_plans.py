@@ -28,10 +28,20 @@ def run(*arguments):
 @pytest.mark.parametrize("page", PAGES)
 def test_its_commands_are_understood(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("fleet.yaml", "trace.csv", "engine.log", "spans.jsonl", "gpus.txt", "out/disk.json"):
+    for name in (
+        "fleet.yaml",
+        "trace.csv",
+        "engine.log",
+        "spans.jsonl",
+        "gpus.txt",
+        "out/disk.json",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     text = text_of(page)
+    for name in set(re.findall(r"(?:examples|tests)/[\w./-]*\.\w+", text)):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
     found = [*re.findall(r"^sitsctl (.+)$", text, re.MULTILINE), *re.findall(r"`sitsctl ([^`]+)`", text)]
     assert len(found) >= 3
     for line in found:
