@@ -61,4 +61,4 @@ def test_thinning_brings_arrivals_nearer_to_poisson(seed, keep):
     times = np.cumsum(dice.gamma(0.1, 10.0, 40_000))
     whole = burstiness(times, windows_s=[50.0]).idc[0].idc
     thin = burstiness(times[dice.random(len(times)) < keep], windows_s=[50.0]).idc[0].idc
-    assert thin - 1.0 == pytest.approx(keep * (whole - 1.0), rel=0.35)
+    assert thin - 1.0 == pytest.approx(keep * (whole - 1.0), rel=0.35, abs=0.35)

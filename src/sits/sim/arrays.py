@@ -58,7 +58,7 @@ def settings(spec: EngineSpec) -> Settings:
         times.head,
         times.axes,
         times.grid,
-        np.array([_link(rank) for rank in spec.ranks]),
+        np.array([_link(rank) for rank in spec.ranks], np.float64),
         np.array([float(cost) for cost in msgspec.structs.astuple(spec.host)] if spec.host else [0.0]),
     )
 
@@ -96,10 +96,10 @@ def _tables(profile: Profile) -> _Times:
         row[: len(axis)] = axis
     return _Times(
         figures,
-        np.array([profile.dense_tokens, profile.dense_us]),
-        np.array([profile.head_seqs, profile.head_us]),
+        np.array([profile.dense_tokens, profile.dense_us], np.float64),
+        np.array([profile.head_seqs, profile.head_us], np.float64),
         axes,
-        np.ascontiguousarray(profile.attention_us),
+        np.ascontiguousarray(profile.attention_us, np.float64),
         points,
     )
 
