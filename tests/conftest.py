@@ -4,8 +4,13 @@ examples each time in CI.
 """
 
 import os
+import signal
 
 from hypothesis import settings
 
 settings.register_profile("sits", deadline=None, derandomize="CI" in os.environ, print_blob=True)
 settings.load_profile("sits")
+
+# Ignored in a shell's background: what tests start would be deaf to it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
