@@ -53,7 +53,8 @@ def test_it_matches_exactly_what_re_matches(pattern, values, fold):
     text = "(?i)" * fold + pattern
     ours = Pattern(text)
     theirs = re.compile(text.encode(), re.DOTALL)
-    for value in values:
+    most = 12 if sum(map(pattern.count, "*+{")) <= 3 else 5  # repeats in repeats take `re`, not us, for ever
+    for value in (value[:most] for value in values):
         assert ours.matches(value) == bool(theirs.fullmatch(value)), (text, value)
 
 
