@@ -28,7 +28,7 @@ from sits.app.importing.command import importing
 from sits.app.live import reload, up
 from sits.app.plan import plan
 from sits.app.predict_cmd import predict
-from sits.app.quantities import Number, Whole
+from sits.app.quantities import DURATION, Number, Whole
 from sits.app.quota import quota
 from sits.app.replay import explain, replay
 from sits.app.seedcheck.command import seedcheck
@@ -83,23 +83,6 @@ _json = click.option(
 )
 _quiet = click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 _file = click.Path(exists=True, dir_okay=False, path_type=Path)
-
-
-class _Duration(click.ParamType):
-    """A duration with its unit, given on as nanoseconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        from sits.core.errors import ConfigError  # noqa: PLC0415
-        from sits.core.units import parse_duration  # noqa: PLC0415
-
-        try:
-            return parse_duration(value)
-        except ConfigError as error:
-            self.fail(str(error), param, ctx)
 
 
 @cli.command(short_help="Replay an incident, name its causes, and prove the fix.")
@@ -174,7 +157,7 @@ cli.add_command(reload)
 @cli.command(short_help="Say why the recorded requests were slow.")
 @click.option(
     "--since",
-    type=_Duration(),
+    type=DURATION,
     default="15m",
     show_default=True,
     help="How far back to look, like 90s, 15m, 2h.",
@@ -216,7 +199,7 @@ def why(since: int, store: Path, html: Path | None, as_json: bool) -> int:
 @click.option("--model", default="", help="Model to ask for.  [default: the first the engine lists]")
 @click.option(
     "--duration",
-    type=_Duration(),
+    type=DURATION,
     default="60s",
     show_default=True,
     help="Baseline and loaded phase together.",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sits.app.quantities import Number, Whole
+from sits.app.quantities import DURATION, Number, Whole
 
 if TYPE_CHECKING:
     from sits.predict.front import Cell
@@ -29,23 +29,6 @@ WIDTH_PIPED, WIDTH_MOST = 80, 120
 MARKS = {"on_front": "*", "size": "=", "saturated": "-"}
 
 
-class _Time(click.ParamType):
-    """A duration with its unit, in ns."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        from sits.core.errors import ConfigError  # noqa: PLC0415
-        from sits.core.units import parse_duration  # noqa: PLC0415
-
-        try:
-            return parse_duration(value)
-        except ConfigError as error:
-            self.fail(str(error), param, ctx)
-
-
 @click.command(short_help="Which batching window and batch size.")
 @click.option(
     "--rate",
@@ -54,18 +37,18 @@ class _Time(click.ParamType):
     help="Requests a second.  [required without --trace; with it, the trace is superposed to about that]",
 )
 @click.option(
-    "--service-fixed", type=_Time(), required=True, help="Time of a call that does not depend on its size."
+    "--service-fixed", type=DURATION, required=True, help="Time of a call that does not depend on its size."
 )
-@click.option("--service-item", type=_Time(), required=True, help="Time each request adds to its call.")
+@click.option("--service-item", type=DURATION, required=True, help="Time each request adds to its call.")
 @click.option(
-    "--window", "windows", type=_Time(), multiple=True, default=WINDOWS, show_default=True,
+    "--window", "windows", type=DURATION, multiple=True, default=WINDOWS, show_default=True,
     help="A window to look at; repeat it.",
 )  # fmt: skip
 @click.option(
     "--max-batch", "batches", type=Whole(1, 4096), multiple=True, default=BATCHES, show_default=True,
     help="A batch size to look at; repeat it.",
 )  # fmt: skip
-@click.option("--slo", type=_Time(), default=None, help="P99 that must be met, from arrival to answer.")
+@click.option("--slo", type=DURATION, default=None, help="P99 that must be met, from arrival to answer.")
 @click.option(
     "--trace",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

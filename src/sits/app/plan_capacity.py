@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sits.app.engine_options import engine_options, model_named
 from sits.app.quantities import DURATION, GPU_MEMORY, OBJECTIVE, SHARE, Number, Whole
 
 if TYPE_CHECKING:
@@ -24,16 +25,7 @@ POINTS_MOST = 5000
 
 
 @click.command(short_help="Replicas, GPUs each, window and limits a load needs, by simulation.")
-@click.option(
-    "--model", "model_name", default="llama-3-8b", show_default=True, help="A known model, or one of --fleet."
-)
-@click.option(
-    "--fleet",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    default=None,
-    help="A fleet file that has the model.",
-)
-@click.option("--gpu", default="A100-SXM4-80GB", show_default=True, help="GPU type, for step times.")
+@engine_options("llama-3-8b")
 @click.option("--gpu-memory", type=GPU_MEMORY, default="80GiB", show_default=True, help="Memory of one GPU.")
 @click.option(
     "--kv-blocks",
@@ -175,7 +167,6 @@ def capacity(
     from sits.app import output  # noqa: PLC0415
     from sits.app.capacity_chart import page_html  # noqa: PLC0415
     from sits.app.capacity_table import DEFINED, arrivals_text, print_table  # noqa: PLC0415
-    from sits.app.plan_memory import model_named  # noqa: PLC0415
     from sits.bench.sweep import Sweep, arrivals_of, grid  # noqa: PLC0415
     from sits.bench.sweep_front import cheapest, front  # noqa: PLC0415
     from sits.predict.burstiness import burstiness  # noqa: PLC0415

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sits.app.engine_options import engine_options, model_named
 from sits.app.quantities import GPU_MEMORY, Number, Whole
 
 if TYPE_CHECKING:
@@ -27,16 +28,7 @@ DEFINED = (
 
 
 @click.command(short_help="Sharding plans, and static against paged KV memory on the same work.")
-@click.option(
-    "--model", "model_name", default="llama-2-7b", show_default=True, help="A known model, or one of --fleet."
-)
-@click.option(
-    "--fleet",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    default=None,
-    help="A fleet file that has the model.",
-)
-@click.option("--gpu", default="A100-SXM4-80GB", show_default=True, help="GPU type, for step times.")
+@engine_options("llama-2-7b")
 @click.option("--gpu-memory", type=GPU_MEMORY, default="80GiB", show_default=True, help="Memory of one GPU.")
 @click.option(
     "--gpus", type=Whole(1, 64), default=None,
@@ -177,16 +169,6 @@ def memory(
         for line in explain_pair(checked):
             click.echo(f"  {line}")
     return code
-
-
-def model_named(name: str, fleet: Path | None) -> "Model":
-    """A known model, or one of a fleet file."""
-    from sits.app.output import read_text  # noqa: PLC0415
-    from sits.core.config import load_fleet  # noqa: PLC0415
-    from sits.predict.sharding_models import find_model  # noqa: PLC0415
-
-    more = load_fleet(read_text(fleet), str(fleet)).models if fleet is not None else ()
-    return find_model(name, tuple(more))
 
 
 def fewest_gpus(model: "Model", gpu_memory: int, context: int, block_size: int) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from sits.app.quantities import Whole
+from sits.app.quantities import BYTES, Whole
 
 DEFINITIONS = {
     "all-reduce": "every rank gets the sum of all; time from the last rank's call to the last rank's result",
@@ -24,23 +24,6 @@ DEFINITIONS = {
     "peak": "node count beyond which throughput falls (Universal Scalability Law)",
 }
 KERNELS = ("nccl", "custom graph", "custom eager")
-
-
-class _Size(click.ParamType):
-    """A size with its unit, in bytes."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        from sits.core.errors import ConfigError  # noqa: PLC0415
-        from sits.core.units import parse_bytes  # noqa: PLC0415
-
-        try:
-            return parse_bytes(value)
-        except ConfigError as error:
-            self.fail(str(error), param, ctx)
 
 
 @click.command(short_help="What all-reduces cost; RDMA against TCP; scaling over nodes.")
@@ -54,7 +37,8 @@ class _Size(click.ParamType):
 )
 @click.option(
     "--size",
-    type=_Size(),
+    type=BYTES,
+    metavar="SIZE",
     default=None,
     help="Bytes of one all-reduce, like 1MiB.  [default: tokens x hidden x 2]",
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sits.app.engine_options import engine_options, model_named
 from sits.app.quantities import BANDWIDTH, BYTES, DURATION, GPU_MEMORY, Number, Whole
 
 if TYPE_CHECKING:
@@ -83,16 +84,7 @@ DEFINED = (
     show_default=True,
     help="From a GPU to the host; PCIe 4.0 x16 gives about that.",
 )
-@click.option(
-    "--model", "model_name", default="llama-3-8b", show_default=True, help="A known model, or one of --fleet."
-)
-@click.option(
-    "--fleet",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    default=None,
-    help="A fleet file that has the model.",
-)
-@click.option("--gpu", default="A100-SXM4-80GB", show_default=True, help="GPU type, for step times.")
+@engine_options("llama-3-8b")
 @click.option("--gpu-memory", type=GPU_MEMORY, default="80GiB", show_default=True, help="Memory of one GPU.")
 @click.option(
     "--gpus",
@@ -163,7 +155,6 @@ def persist(
     refused, with the reason, where that would measure memory (tmpfs) or the page cache.
     """  # fmt: skip
     from sits.app import output  # noqa: PLC0415
-    from sits.app.plan_memory import model_named  # noqa: PLC0415
     from sits.app.terminal import Progress  # noqa: PLC0415
     from sits.bench.disk_service import one_prompt, service  # noqa: PLC0415
 

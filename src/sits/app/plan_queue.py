@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sits.app.plan_batch import _Time
-from sits.app.quantities import Number, Whole
+from sits.app.quantities import DURATION, Number, Whole
 
 if TYPE_CHECKING:
     from sits.predict.burstiness import Burstiness
@@ -45,7 +44,7 @@ DEFINITIONS = {
     default=None,
     help="Requests a second.  [default: the trace's]",
 )
-@click.option("--service", type=_Time(), default=None, help="Mean service time of a request.")
+@click.option("--service", type=DURATION, default=None, help="Mean service time of a request.")
 @click.option(
     "--cv",
     type=Number(0, 10),

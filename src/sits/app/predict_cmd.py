@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sits.app.quantities import Number, Whole
+from sits.app.quantities import DURATION, Number, Whole
 
 if TYPE_CHECKING:
     from sits.bench.predictions import Predicted, Quantiles
@@ -23,23 +23,6 @@ PROFILE_ONLY = (
     "--layers, --metrics, --engine-log, --set, --overhead, --overhead-prefill and --async-scheduling are of a --profile; "
     "a model has its own: give limits to `sitsctl calibrate`"
 )
-
-
-class _Time(click.ParamType):
-    """A duration with its unit, in ns."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        from sits.core.errors import ConfigError  # noqa: PLC0415
-        from sits.core.units import parse_duration  # noqa: PLC0415
-
-        try:
-            return parse_duration(value)
-        except ConfigError as error:
-            self.fail(str(error), param, ctx)
 
 
 @click.command(name="predict", short_help="Predict TTFT, TPOT and E2E of given requests.")
@@ -66,12 +49,12 @@ class _Time(click.ParamType):
 )  # fmt: skip
 @click.option(
     "--overhead",
-    type=_Time(),
+    type=DURATION,
     default=0,
     help="Host time of a step that a profile does not hold, like 300us.",
 )
 @click.option(
-    "--overhead-prefill", type=_Time(), default=None,
+    "--overhead-prefill", type=DURATION, default=None,
     help="Host time that a step with prefill needs on top.  [default: 25 ms assumed where scheduling is asynchronous]",
 )  # fmt: skip
 @click.option(
@@ -97,7 +80,7 @@ class _Time(click.ParamType):
 @click.option("--users", type=Whole(min=1), default=None, help="Callers of a closed loop.")
 @click.option(
     "--think",
-    type=_Time(),
+    type=DURATION,
     default=0,
     help="How long each thinks between answer and next request, like 500ms.",
 )
