@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from sits.core.errors import ConfigError
 from sits.predict.queue_invert import inverted
 from sits.predict.queue_service import Service
+from sits.predict.rate import check_rate
 
 Complexes = NDArray[np.complex128]
 
@@ -88,7 +89,7 @@ def predict_queue(rate_per_s: float, service: Service, *, method: str = "inversi
         ConfigError: a rate that is not above zero, or another method.
 
     """
-    _check(rate_per_s)
+    check_rate(rate_per_s)
     if method not in ("inversion", "tail"):
         raise ConfigError(
             f"no method {method!r}", field="method", value=method, hint="one of inversion, tail"
@@ -140,7 +141,7 @@ def sojourn_above(rate_per_s: float, service: Service, t_ns: float, *, method: s
     >>> round(sojourn_above(10.0, gamma(50e6, 1.0), 100e6), 3), round(math.exp(-0.1 * (20 - 10)), 3)
     (0.368, 0.368)
     """
-    _check(rate_per_s)
+    check_rate(rate_per_s)
     rate = rate_per_s / 1e9
     if rate * service.mean_ns >= MOST_BUSY or t_ns <= 0.0:
         return 1.0
@@ -237,13 +238,3 @@ def _decay(rate: float, service: Service, guess: float) -> float:
         middle = (low + high) / 2.0
         low, high = (low, middle) if over(middle) else (middle, high)
     return (low + high) / 2.0
-
-
-def _check(rate_per_s: float) -> None:
-    if not (rate_per_s > 0.0 and math.isfinite(rate_per_s)):
-        raise ConfigError(
-            f"{rate_per_s!r} requests a second",
-            field="rate_per_s",
-            value=rate_per_s,
-            hint="give a rate above zero",
-        )

@@ -34,6 +34,7 @@ from sits.core.errors import ConfigError
 from sits.predict.burstiness import Burstiness
 from sits.predict.queue import MOST_BUSY, QueuePrediction, quantile_ns, saturated
 from sits.predict.queue_service import Service
+from sits.predict.rate import check_rate
 
 CV_MOST = 3.0
 SERVERS_MOST = 100_000
@@ -173,13 +174,7 @@ def _refuse(ca2: float, service: Service) -> None:
 
 
 def _check(rate_per_s: float, servers: int) -> None:
-    if not (rate_per_s > 0.0 and math.isfinite(rate_per_s)):
-        raise ConfigError(
-            f"{rate_per_s!r} requests a second",
-            field="rate_per_s",
-            value=rate_per_s,
-            hint="give a rate above zero",
-        )
+    check_rate(rate_per_s)
     if not 1 <= servers <= SERVERS_MOST:
         raise ConfigError(
             f"{servers} servers", field="servers", value=servers, hint=f"give 1..{SERVERS_MOST}"

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from sits.core.errors import ConfigError
 from sits.predict.profile import Profile
+from sits.predict.rate import check_rate
 from sits.predict.steptime import StepTime, interpolate, step_time_us
 
 if TYPE_CHECKING:
@@ -161,13 +162,7 @@ def predict_sharing(rate_per_s: float, work: Work) -> SharingPrediction:
         ConfigError: a rate that is not above zero.
 
     """
-    if not (rate_per_s > 0.0 and math.isfinite(rate_per_s)):
-        raise ConfigError(
-            f"{rate_per_s!r} requests a second",
-            field="rate_per_s",
-            value=rate_per_s,
-            hint="give a rate above zero",
-        )
+    check_rate(rate_per_s)
     seats = np.arange(1, len(work.tau_ns) + 1)
     each = work.prefill_ns + work.output_mean * work.tau_ns / seats
     capacity = 1e9 / float(each.min())

@@ -22,6 +22,7 @@ import math
 import msgspec
 
 from sits.core.errors import ConfigError
+from sits.predict.rate import check_rate
 
 _LONGEST = 100_000
 
@@ -93,13 +94,7 @@ def predict_window(
 
 
 def _check(rate_per_s: float, window_ns: float, max_batch: int) -> None:
-    if not (rate_per_s > 0.0 and math.isfinite(rate_per_s)):
-        raise ConfigError(
-            f"{rate_per_s!r} requests a second",
-            field="rate_per_s",
-            value=rate_per_s,
-            hint="give a rate above zero",
-        )
+    check_rate(rate_per_s)
     if not (window_ns >= 0.0 and math.isfinite(window_ns)):
         raise ConfigError(
             f"a window of {window_ns!r} ns", field="window_ns", value=window_ns, hint="give zero or more"
