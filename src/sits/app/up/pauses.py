@@ -16,6 +16,13 @@ THRESHOLDS = (20_000, 20, 20)
 """Python's own 700 costs a fifth of the CPU of a plain request."""
 
 
+def collect_rarely() -> None:
+    """Freeze what is there, and set the thresholds."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*THRESHOLDS)
+
+
 class Pauses:
     """Times collections from `begin` to `end`; `histogram` has them."""
 
@@ -26,9 +33,7 @@ class Pauses:
 
     def begin(self) -> None:
         """Freeze what is there, set the thresholds, and time from now on."""
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*THRESHOLDS)
+        collect_rarely()
         gc.callbacks.append(self._hear)
 
     def end(self) -> None:

@@ -6,7 +6,6 @@ Deliberately absent: everything else.
 """
 
 import asyncio
-import gc
 import os
 import signal
 import socket
@@ -18,7 +17,7 @@ import uvloop
 
 from sits.app.up.generation import Generation
 from sits.app.up.link import frames
-from sits.app.up.pauses import THRESHOLDS
+from sits.app.up.pauses import collect_rarely
 from sits.app.up.worker import Post, Worker
 from sits.core.errors import SitsError
 from sits.core.ports import World
@@ -55,8 +54,7 @@ def keep(
     os.nice(NICE)
     from sits.app.up.keeper import Desk, Keeper  # noqa: PLC0415  # numpy and duckdb
 
-    gc.freeze()  # what is loaded by now stays, and rows that come by the thousand make no cycles: a fifth of its time was this
-    gc.set_threshold(*THRESHOLDS)
+    collect_rarely()  # rows that come by the thousand make no cycles: a fifth of its time was looking for some
     desk = Desk(workers, supervisor, shared)
     _run(Keeper(desk, world, os.getpid(), say).run(first), supervisor)
 
