@@ -29,44 +29,7 @@ TABLES = {
 CUSTOM_TO = 8 << 20
 """vLLM's own all-reduce is used for messages up to some MiB; larger rows of its table are NCCL again."""
 
-HEAD = '''"""All-reduce figures of GPUs, written by `tools/fit_collectives.py`; do not edit by hand.
-
-Segments of alpha + bytes / bandwidth; `mape` is the mean absolute relative error of each on its own data.  `nccl` is what NCCL
-takes outside a graph (`two nodes` too), `custom graph` and `custom eager` are vLLM's kernel inside a captured graph and launched alone.
-
-Sources: ai-dynamo/aiconfigurator 095f58a, aic-core systems data (Apache-2.0): NCCL 2.27.3 on A100, 2.29.2 on H100 and H200,
-vLLM 0.14; its message sizes are elements of 2 bytes.  `two nodes`, 16 GPUs of two DGX A100: microsoft/vidur 7d47513, data/profiling (MIT), 2023.
-"""
-
-from sits.core.errors import ConfigError
-from sits.predict.collective import Measured
-from sits.predict.gpu import Segment
-
-
-def find_measured(gpu: str, ranks: int, kernel: str = "nccl") -> Measured:
-    """The figures of a GPU by any part of its name, case left aside.
-
-    >>> find_measured("h100", 8).mape < 0.05, find_measured("A100", 4, "custom graph").segments[0].alpha_us < 7
-    (True, True)
-
-    Raises:
-        ConfigError: nobody measured that.
-
-    """
-    near = [one for one in FIGURES if gpu.lower() in one.gpu.lower() and one.kernel == kernel]
-    for one in near:
-        if one.ranks == ranks:
-            return one
-    known = ", ".join(sorted({f"{one.gpu} x{one.ranks}" for one in near} or {one.gpu for one in FIGURES}))
-    raise ConfigError(
-        f"no all-reduce figures of {gpu!r} for {ranks} ranks ({kernel})",
-        field="gpu",
-        value=gpu,
-        hint=f"known: {known}",
-    )
-
-
-'''
+BEGIN = "FIGURES = (\n"
 
 
 def rows_of(path: Path, keep: Callable[[dict[str, Any]], bool]) -> dict[int, list[tuple[int, float]]]:
@@ -138,7 +101,8 @@ def main(data: Path) -> None:
                 print(f"{gpu} x{ranks} {kernel}: one line {one:.1%}, {count} segment(s) {error:.1%}")
                 lines.append(line(gpu, ranks, kernel, segments, error, sizes[0], sizes[-1]))
     lines.append(two_nodes(data))
-    FIGURES.write_text(HEAD + "FIGURES = (\n" + "".join(lines) + ")  # fmt: skip\n", encoding="utf-8")
+    head = FIGURES.read_text(encoding="utf-8").partition(BEGIN)[0]
+    FIGURES.write_text(head + BEGIN + "".join(lines) + ")  # fmt: skip\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

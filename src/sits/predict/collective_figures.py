@@ -1,4 +1,4 @@
-"""All-reduce figures of GPUs, written by `tools/fit_collectives.py`; do not edit by hand.
+"""All-reduce figures of GPUs; `FIGURES` is written by `tools/fit_collectives.py`, do not edit it by hand.
 
 Segments of alpha + bytes / bandwidth; `mape` is the mean absolute relative error of each on its own data.  `nccl` is what NCCL
 takes outside a graph (`two nodes` too), `custom graph` and `custom eager` are vLLM's kernel inside a captured graph and launched alone.
