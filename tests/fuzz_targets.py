@@ -58,7 +58,7 @@ def requests(data):
             if isinstance(event, Incoming):
                 assert len(event.body) <= 512
                 assert isinstance(event.path, bytes)
-                continued(event.headers.get(b"traceparent"), "c" * 32)
+                continued(event.headers.get(b"traceparent", b""), "c" * 32)
         assert reader.held <= 256 + 512 + len(piece)
         assert reader.ended or not ended
     reader.close()

@@ -29,10 +29,14 @@ class StandingWorld:
         raise AssertionError
 
 
+LABEL_TEXTS = (
+    *("tenant", "model", "adapter", "engine", "arm", "detail"),
+    *("prompt_hash", "abstraction_layer", "trace_id", "parent_id"),
+)
+
+
 def row(name, **more):
-    text = dict.fromkeys(
-        ("tenant", "model", "adapter", "engine", "arm", "detail", "prompt_hash", "abstraction_layer"), ""
-    )
+    text = dict.fromkeys(LABEL_TEXTS, "")
     number = dict.fromkeys(("status", "prompt_tokens", "output_tokens", "cached_tokens", "preemptions"), 0)
     return {"id": name, "outcome": "completed"} | text | number | more
 

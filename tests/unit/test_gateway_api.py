@@ -132,9 +132,10 @@ def test_ids_are_unique_and_hexadecimal():
 )
 def test_a_broken_trace_starts_anew(wrong):
     mine = "0af7651916cd43dd8448eb211c80319c"
-    assert continued(wrong, mine) == f"00-{mine}-{mine[16:]}-01"
+    assert continued(wrong, mine) == (f"00-{mine}-{mine[16:]}-01", "", "")
 
 
 def test_a_trace_of_a_later_version_is_continued():
     trace = b"01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00-more"
-    assert continued(trace, "0" * 16 + "1" * 16) == f"00-{trace[3:35].decode()}-{'1' * 16}-00"
+    name, parent = trace[3:35].decode(), trace[36:52].decode()
+    assert continued(trace, "0" * 16 + "1" * 16) == (f"00-{name}-{'1' * 16}-00", name, parent)

@@ -25,6 +25,7 @@ from gateway_upstream import (
 )
 from sits.core.breakpoints import API_RECV, DISPATCHED, FIRST_TOKEN, LAST_TOKEN, PARSED, SENT
 from sits.core.fleet import Admit, Arm, Policies, Release, Window
+from sits.gateway.trace import STATE_MAX
 
 HANG = says("hang")
 
@@ -449,6 +450,21 @@ async def test_traces_are_continued_and_nonsense_is_not():
         assert (first[1], first[3]) == (trace, "00")
         assert first[2] == house.rows[0]["id"][16:]
         assert second[1] == house.rows[1]["id"]
+        assert [(row["trace_id"], row["parent_id"]) for row in house.rows] == [
+            (trace, "00f067aa0ba902b7"),
+            ("", ""),
+        ]
+
+
+@live
+async def test_the_state_of_a_trace_goes_with_it_and_not_without_it():
+    async with House() as house:
+        told = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+        state = "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE"
+        await house.raw(post(CHAT, connection="close", traceparent=told, tracestate=state))
+        await house.raw(post(CHAT, connection="close", tracestate=state))
+        await house.raw(post(CHAT, connection="close", traceparent=told, tracestate="a=" + "b" * STATE_MAX))
+        assert [hit.headers.get("tracestate") for hit in house.up.hits] == [state, None, None]
 
 
 @live

@@ -46,6 +46,8 @@ def put(recorder, name="r", timeline=None, **more):
         "preemptions": 1,
         "prompt_hash": "ab12",
         "abstraction_layer": "sits/0 /v1/messages",
+        "trace_id": "",
+        "parent_id": "",
     } | more
     return recorder.record(row_of(timeline or Timeline(), **row))
 
@@ -77,6 +79,8 @@ def test_a_row_comes_back_with_every_column_in_its_type():
         "wall_ns": [100 + 10**12],
         "prompt_hash": ["ab12"],
         "abstraction_layer": ["sits/0 /v1/messages"],
+        "trace_id": ["a"],
+        "parent_id": [""],
     }
     assert [got[name][0] for name in NAMES] == [100, *[0] * 16, 900, 0, 0]
     assert got["api_recv"].dtype == np.int64

@@ -137,6 +137,8 @@ class Load(msgspec.Struct, frozen=True):
                 preemptions=call.preemptions,
                 prompt_hash=call.request.prompt_hash,
                 abstraction_layer="",
+                trace_id=call.request.trace_id,
+                parent_id=call.request.parent_id,
             )
             recorder.record(row)
         return recorder.drain()

@@ -21,6 +21,8 @@ class Request(msgspec.Struct, kw_only=True):
         prompt_hash: SHA-256 of the prompt and of whose template it is, hexadecimal; empty when not wanted.
         arrival_ns: first byte, monotonic ns.
         deadline_ns: answer useless after this, monotonic ns; 0 = none.
+        traceparent: W3C trace context for the engine; empty = none.  tracestate: the header line that goes with it, its line end first.
+        trace_id, parent_id: the caller's trace and its span in it; empty when the trace begins here, and then its id is the request's.
         dialect_headers: header lines of the caller's dialect that its engine has to see, each with its line end.
         body: the raw request body as received, forwarded without re-serialising.
 
@@ -40,6 +42,9 @@ class Request(msgspec.Struct, kw_only=True):
     arrival_ns: int = 0
     deadline_ns: int = 0
     traceparent: str = ""
+    tracestate: str = ""
+    trace_id: str = ""
+    parent_id: str = ""
     dialect_headers: str = ""
     body: bytes = b""
 

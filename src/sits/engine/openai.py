@@ -141,7 +141,7 @@ class OpenAIEngine:
     def head(self, request: Request) -> bytes:
         """The head of a caller's request."""
         start = self._starts.get(request.endpoint) or self._start(request.endpoint)
-        trace = f"\r\ntraceparent: {request.traceparent}" if request.traceparent else ""
+        trace = f"\r\ntraceparent: {request.traceparent}{request.tracestate}" if request.traceparent else ""
         return (
             f"{start}{request.id}{trace}\r\n{request.dialect_headers}Content-Length: {len(request.body)}\r\n\r\n"
         ).encode("latin-1")

@@ -380,6 +380,8 @@ class Gateway:
                 exchange.preemptions,
                 request.prompt_hash,
                 exchange.standing.layer or LAYERS.get(request.endpoint, ""),
+                request.trace_id,
+                request.parent_id,
                 timeline.at.tobytes(),
                 timeline.how,
             )

@@ -42,7 +42,7 @@ from sits.gateway.openai_api import models_page
 from sits.gateway.pipeline import Gateway
 from sits.gateway.relay import MEASURED
 from sits.gateway.sink import HttpSink
-from sits.gateway.trace import Ids, begun, continued
+from sits.gateway.trace import Ids, begun, continued, state_line
 
 IDLE_NS: Final = 300 * SECOND
 HEAD_NS: Final = 20 * SECOND
@@ -282,7 +282,13 @@ class Server:
         prefix = ""
         if self._prefixes and (begins := parsed.prefix):
             prefix = blake2b(begins, digest_size=16).hexdigest()
-        told = headers.get(b"traceparent")
+        told, tracestate = headers.get(b"traceparent"), ""
+        if told is None:
+            traceparent, trace_id, parent_id = begun(request_id), "", ""
+        else:
+            traceparent, trace_id, parent_id = continued(told, request_id)
+            if trace_id:
+                tracestate = state_line(headers.get(b"tracestate"))
         within = headers.get(b"x-sits-deadline-ms")
         return Request(
             id=request_id,
@@ -297,7 +303,10 @@ class Server:
             prompt_hash=prompt_hash(parsed.model, parsed.prompt) if self._hashes else "",
             arrival_ns=incoming.recv_ns,
             deadline_ns=0 if within is None else incoming.recv_ns + _deadline_ns(within),
-            traceparent=begun(request_id) if told is None else continued(told, request_id),
+            traceparent=traceparent,
+            trace_id=trace_id,
+            parent_id=parent_id,
+            tracestate=tracestate,
             dialect_headers=forwarded(headers) if path in ANTHROPIC else "",
             body=incoming.body,
         )

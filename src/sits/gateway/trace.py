@@ -4,7 +4,9 @@ Rules: ids are 32 hex digits, unique within a process and different after a rest
 (same trace, our own span as the parent of what follows), anything else starts a new trace whose id is the request's.
 Source: W3C Trace Context, level 1.  An id costs a multiplication, not a UUID.
 
-Deliberately absent: `tracestate` and sampling decisions (the flags of the caller are kept, our own traces are sampled).
+A continued trace's `tracestate` goes with it, unread.
+
+Deliberately absent: sampling decisions (the flags of the caller are kept, our own traces are sampled).
 """
 
 import re
@@ -15,8 +17,11 @@ from sits.core.ports import World
 _ODD: Final = 0x9E3779B97F4A7C15F39CC0605CEDC835
 _MASK: Final = (1 << 128) - 1
 _PARENT: Final = re.compile(
-    rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})(-.*)?"
+    rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?"
 )
+
+STATE_MAX: Final = 4096
+"""Bytes of `tracestate` that are sent on; the specification asks for 512."""
 
 
 class Ids:
@@ -36,14 +41,21 @@ def begun(request_id: str) -> str:
     return f"00-{request_id}-{request_id[16:]}-01"
 
 
-def continued(traceparent: bytes | None, request_id: str) -> str:
-    """The `traceparent` to send on.
+def continued(traceparent: bytes, request_id: str) -> tuple[str, str, str]:
+    """The `traceparent` to send on, the trace it continues, and the caller's span in it: both empty when it continues none.
 
-    >>> continued(None, "0af7651916cd43dd8448eb211c80319c")
-    '00-0af7651916cd43dd8448eb211c80319c-8448eb211c80319c-01'
+    >>> continued(b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "0af7651916cd43dd8448eb211c80319c")[1:]
+    ('4bf92f3577b34da6a3ce929d0e0e4736', '00f067aa0ba902b7')
     """
-    match = _PARENT.fullmatch(traceparent) if traceparent is not None else None
-    if match and match[3] and match[0].startswith(b"00"):
-        match = None  # only versions to come may be longer
-    trace, flags = (match[1].decode(), match[2].decode()) if match else (request_id, "01")
-    return f"00-{trace}-{request_id[16:]}-{flags}"
+    match = _PARENT.fullmatch(traceparent)
+    if match is None or (match[4] and match[0].startswith(b"00")):  # only versions to come may be longer
+        return begun(request_id), "", ""
+    trace = match[1].decode()
+    return f"00-{trace}-{request_id[16:]}-{match[3].decode()}", trace, match[2].decode()
+
+
+def state_line(tracestate: bytes | None) -> str:
+    """The line that sends a continued trace's `tracestate` on as it came, its line end first; empty without one, or when it is beyond all use."""
+    if not tracestate or len(tracestate) > STATE_MAX:
+        return ""
+    return f"\r\ntracestate: {tracestate.decode('latin-1')}"

@@ -40,11 +40,13 @@ LABELS: Final = (
     "preemptions",
     "prompt_hash",
     "abstraction_layer",
+    "trace_id",
+    "parent_id",
 )
 """What a row begins with, in this order: columns of table `requests`.  After them come the times and their exactness."""
 
 NUMBERS: Final = ("prompt_tokens", "output_tokens", "cached_tokens", "preemptions")
-OWN_TEXTS: Final = ("id", "prompt_hash")
+OWN_TEXTS: Final = ("id", "prompt_hash", "trace_id", "parent_id")
 """Labels that are numbers, and texts that are another one in each row; the others are of few kinds."""
 
 AT, HOW = len(LABELS), len(LABELS) + 1
@@ -57,7 +59,7 @@ def row_of(timeline: Timeline, **labels: Any) -> Row:
     """The row of a finished request, for those who have time to name its labels.
 
     `outcome` is `completed`, `failed`, `cancelled` or `refused`; `status` the HTTP status; `detail` a refusal or error label;
-    token counts in tokens.
+    token counts in tokens; `trace_id` empty where the trace began here, and then is the id.
     """
     return (*(labels[name] for name in LABELS), timeline.at.tobytes(), timeline.how)
 

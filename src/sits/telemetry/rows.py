@@ -30,6 +30,8 @@ def request_columns(batches: Sequence[tuple[str, Packed]], world: World) -> Colu
     named = _kind_columns(parts)
     for i, name in enumerate(OWN_TEXTS):
         named[name] = column(REQUESTS[name], [text for part in parts for text in part.texts[i]])
+    begun = named["trace_id"] == ""
+    named["trace_id"][begun] = named["id"][begun]
     for i, name in enumerate(NUMBERS):
         named[name] = column(REQUESTS[name], [number for part in parts for number in part.numbers[i]])
     named["run_id"] = _run_ids(batches)

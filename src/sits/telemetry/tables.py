@@ -3,10 +3,12 @@
 `requests` has one row a request, with the 20 points of `core.breakpoints` as columns (monotonic ns, 0 where
 missing) and `exactness` as 20 digits, one a point.  `steps` has one row an engine step.  `signals` has one row a
 sampled value.  `decisions` has one record a request, `facts` what was known of the replicas that records refer to
-(`core.recorded`, as bytes).  In memory a table is `dict[str, numpy.ndarray]`: `object` arrays for text, int64, int32 or float64
+(`core.recorded`, as bytes).  `spans` has one row a span that others sent us, as they sent it; `sightings` one row for each
+request and whoever saw it (an engine's spans, a probe), with the points it saw as columns of its own wall clock (ns since the
+epoch): they meet the request's row by `trace_id` when somebody asks, because they come later than it.  In memory a table is `dict[str, numpy.ndarray]`: `object` arrays for text, int64, int32 or float64
 for numbers; on disk it is Parquet with the SQL types below.
 
-Rules: monotonic times only (`wall_ns` is for display and for `--since`); units last in a name; columns are only ever
+Rules: monotonic times only (`wall_ns` is for display and for `--since`; what other processes saw is in their wall clock); units last in a name; columns are only ever
 added, at the end, because old Parquet files stay readable.  Deliberately absent: anything that can be computed from
 the points (latencies, stages); those are folds in `diagnose`.
 """
@@ -31,7 +33,7 @@ REQUESTS: Mapping[str, str] = {
     **dict.fromkeys(NAMES, _LONG),
     "exactness": _TEXT,
     "wall_ns": _LONG,
-    **dict.fromkeys(("prompt_hash", "abstraction_layer"), _TEXT),
+    **dict.fromkeys(("prompt_hash", "abstraction_layer", "trace_id", "parent_id"), _TEXT),
 }
 
 STEPS: Mapping[str, str] = {
@@ -60,6 +62,18 @@ SIGNALS: Mapping[str, str] = {"run_id": _TEXT, "t_ns": _LONG, "source": _TEXT, "
 
 DECISIONS: Mapping[str, str] = {"run_id": _TEXT, "id": _TEXT, "t_ns": _LONG, "record": _BYTES}
 
+SPANS: Mapping[str, str] = {
+    **dict.fromkeys(("run_id", "trace_id", "span_id", "parent_id", "service", "name", "kind"), _TEXT),
+    **dict.fromkeys(("start_wall_ns", "end_wall_ns"), _LONG),
+    **dict.fromkeys(("status", "attributes"), _TEXT),
+}
+
+SIGHTINGS: Mapping[str, str] = {
+    **dict.fromkeys(("run_id", "trace_id", "source", "scheme"), _TEXT),
+    **dict.fromkeys(NAMES, _LONG),
+    "exactness": _TEXT,
+}
+
 FACTS: Mapping[str, str] = {"run_id": _TEXT, "version": _LONG, "t_ns": _LONG, "record": _BYTES}
 
 TABLES: Mapping[str, Mapping[str, str]] = {
@@ -68,6 +82,8 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "signals": SIGNALS,
     "decisions": DECISIONS,
     "facts": FACTS,
+    "spans": SPANS,
+    "sightings": SIGHTINGS,
 }
 
 _DTYPES: Mapping[str, Any] = {
