@@ -15,6 +15,7 @@ from sits.core.fleet_cache import ResponseCache
 from sits.core.fleet_inject import Injection
 from sits.core.fleet_quota import EmbeddedLedger, Quota, RedisLedger
 from sits.core.fleet_routes import Regions, Residency, RouteRule, Shift
+from sits.core.fleet_telemetry import Telemetry
 from sits.core.fleet_window import Batches, Window
 from sits.core.section import Section as _Section
 from sits.core.units import Bytes, BytesPerSecond, Ns, Share
@@ -265,6 +266,7 @@ class Fleet(_Section, frozen=True, kw_only=True):
     gateway: Gateway = Gateway()
     access: Access = Access()
     policy: Policies = Policies()
+    telemetry: Telemetry = Telemetry()
     quotas: tuple[Quota, ...] = ()
     ledger: EmbeddedLedger | RedisLedger = EmbeddedLedger()
     routes: tuple[RouteRule, ...] = ()

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from sits.core.ports import World
-from sits.core.units import SECOND
 from sits.gateway.metrics import Metrics, Vitals
 from sits.telemetry.packing import Packed
 from sits.telemetry.rows import Arrivals, plain_columns, request_columns
@@ -28,19 +27,18 @@ is killed loses is what came since."""
 ROWS_MAX = 200_000
 """Rows of a table that wait for a store that cannot write, beyond what the store itself holds."""
 
-RETAIN_NS = 7 * 24 * 3600 * SECOND
-"""Raw rows are kept for seven days."""
-
 
 class Books:
-    """The store in `path`, open and written to from now on.  `see` is shown the rows of requests, once each.
+    """The store in `path`, open and written to from now on.  `see` is shown the rows of requests, once each; rows are kept for `kept_ns`.
 
     Raises:
         SitsError: it cannot be opened.
 
     """
 
-    def __init__(self, path: Path, world: World, see: Callable[[Sequence[Packed]], None]) -> None:
+    def __init__(
+        self, path: Path, world: World, see: Callable[[Sequence[Packed]], None], kept_ns: int
+    ) -> None:
         makers = {name: functools.partial(plain_columns, name) for name in TABLES}
         makers["requests"] = functools.partial(request_columns, world=world)
         self._arrivals = {name: Arrivals(ROWS_MAX, make) for name, make in makers.items()}
@@ -48,7 +46,7 @@ class Books:
         self._see = see
         self._metrics = Metrics()
         self._store = DuckStore(path, world=world)
-        self._writer = StoreWriter(self._store, self._arrivals, period_s=WRITE_S, retain_ns=RETAIN_NS)
+        self._writer = StoreWriter(self._store, self._arrivals, period_s=WRITE_S, retain_ns=kept_ns)
         self._writer.start()
 
     def add(self, table: str, run_id: str, rows: Sequence[Any]) -> None:

@@ -131,7 +131,8 @@ class Keeper:
         from sits.app.up.watch import Watch  # noqa: PLC0415
 
         self._watch = Watch(self.world, self._observed, self._say)
-        return Books(self._path, self.world, self._shifting.see)
+        kept_ns = self._generation.fleet.telemetry.traces_kept
+        return Books(self._path, self.world, self._shifting.see, kept_ns)
 
     def _tell(self, worker: int, kind: str, body: Any) -> None:
         self._links[worker].send(kind, body)
