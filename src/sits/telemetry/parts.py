@@ -16,6 +16,9 @@ from typing import NamedTuple
 
 _NAME = re.compile(r"part-([0-9a-z]+)-(\d+)-(\d+)\.parquet")
 TEMPORARY = "tmp-"
+FLUSH_ROWS = "sits_flush_rows"
+"""Key in a merged file's own metadata: how many rows each flush had, in order, with commas between."""
+
 HOUR_NS = 3600 * 10**9
 
 

@@ -24,9 +24,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from sits.core.errors import BugError, SitsError
+from sits.core.errors import BugError
 from sits.core.ports import World
+from sits.telemetry.duck import StoreError, arrays, connect, empty_table, failure, quoted, rows_from
 from sits.telemetry.parts import (
+    FLUSH_ROWS,
     TEMPORARY,
     Part,
     current,
@@ -49,20 +51,6 @@ ROW_GROUP = 8192
 """Rows of a file that are compressed together.  A group is in memory whole, uncompressed, while it is written or merged: DuckDB's own
 122,880 rows of decision records are 150 MB of a process that needs 120 (measured: peak 273 MB with them, 134 with these)."""
 
-CONFIG: Mapping[str, Any] = {
-    "autoinstall_known_extensions": "false",
-    "enable_external_file_cache": "false",
-    "allocator_background_threads": "true",
-}
-"""Of DuckDB: nothing is fetched; of a file that was merged nothing is kept (half a kilobyte each, 100 MB a day of a busy gateway); and
-what is free is given back to the system, also when nothing is asked for."""
-
-
-class StoreError(SitsError):
-    """A file of the store cannot be read or written; names the file and the way out."""
-
-    kind = "store_error"
-
 
 class DuckStore:
     """Columns in, named queries out; durable after `flush`.
@@ -79,8 +67,6 @@ class DuckStore:
         threads: int = 1,
         grace_ns: int = 60 * 10**9,
     ) -> None:
-        import duckdb  # noqa: PLC0415 - 40 MB that a process without a store need not load
-
         self.path = None if path is None else Path(path)
         if self.path is not None and self.path.exists() and not self.path.is_dir():
             raise StoreError(
@@ -91,9 +77,10 @@ class DuckStore:
         # An identity, not a number of any result: two gateways writing one directory must never share names.
         self._writer = uuid.uuid4().hex[:12]
         self._flushes = dict.fromkeys(TABLES, 0)
+        self._rows_of: dict[str, dict[int, int]] = {table: {} for table in TABLES}
         self._lock = threading.RLock()
-        self._failure: type[Exception] = duckdb.Error
-        self._db = duckdb.connect(":memory:", config={**CONFIG, "threads": threads})
+        self._db = connect(threads)
+        self._failure = failure()
         self._pending = dict.fromkeys(TABLES, 0)
         for table in TABLES:
             self._empty(table)
@@ -140,9 +127,10 @@ class DuckStore:
                     number = self._flushes[table] + 1
                     self._write(f"SELECT * FROM pending_{table}", directory, number, number)
                     self._flushes[table] = number
+                    self._rows_of[table][number] = rows
                     self._empty(table)
                     done += rows
-                    self._merge(directory)
+                    self._merge(table, directory)
         return done
 
     def scan(self, query: str, **parameters: Any) -> Sequence[Mapping[str, Any]]:
@@ -159,13 +147,7 @@ class DuckStore:
     def columns(self, query: str, **parameters: Any) -> Columns:
         """The same as `scan`, as columns: numpy arrays, text as `object` arrays, missing text as ''."""
         with self._lock:
-            found: dict[str, np.ndarray] = self._ask(query, parameters, _arrays)
-        made: Columns = {}
-        for name, values in found.items():
-            if isinstance(values, np.ma.MaskedArray):
-                values = values.filled("" if values.dtype == object else 0)  # noqa: PLW2901
-            made[name] = np.asarray(values)
-        return made
+            return self._ask(query, parameters, arrays)
 
     def retain(self, max_age_ns: int) -> int:
         """Delete the files of hours that ended more than `max_age_ns` before now; how many files."""
@@ -202,8 +184,7 @@ class DuckStore:
             self._db.unregister("batch")
 
     def _empty(self, table: str) -> None:
-        columns = ", ".join(f'"{name}" {kind}' for name, kind in TABLES[table].items())
-        self._db.execute(f"CREATE OR REPLACE TABLE pending_{table} ({columns})")
+        self._db.execute(empty_table(f"pending_{table}", table))
         self._pending[table] = 0
 
     def _ask(self, query: str, parameters: Mapping[str, Any], take: Callable[[Any], T]) -> T:
@@ -238,21 +219,18 @@ class DuckStore:
 
     def _view(self, table: str, files: Sequence[str]) -> None:
         """(Re)make the view `table`: what `files` hold and what is pending."""
-        columns = ", ".join(f'"{name}"' for name in TABLES[table])
-        source = f"pending_{table}"
-        if files:
-            listed = ", ".join(map(_quoted, files))
-            source = f"(SELECT * FROM {source} UNION ALL BY NAME SELECT * FROM read_parquet([{listed}], union_by_name=true))"
-        self._db.execute(f"CREATE OR REPLACE TEMP VIEW {table} AS SELECT {columns} FROM {source}")
+        self._db.execute(
+            f"CREATE OR REPLACE TEMP VIEW {table} AS {rows_from(f'pending_{table}', table, files)}"
+        )
 
-    def _write(self, select: str, directory: Path, first: int, last: int) -> None:
-        """One complete Parquet file in `directory`, durable and atomic."""
+    def _write(self, select: str, directory: Path, first: int, last: int, told: str = "") -> None:
+        """One complete Parquet file in `directory`, durable and atomic; `told` are more options of the copy."""
         name = part_name(self._writer, first, last)
         temporary = directory / f"{TEMPORARY}{name}"
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._db.execute(
-                f"COPY ({select}) TO {_quoted(str(temporary))} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP})"
+                f"COPY ({select}) TO {quoted(str(temporary))} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP}{told})"
             )
             _sync(temporary)
             temporary.rename(directory / name)
@@ -264,20 +242,26 @@ class DuckStore:
                 f"cannot write {directory / name}: {error}", hint="is the disk full, or not ours to write?"
             ) from error
 
-    def _merge(self, directory: Path) -> None:
+    def _merge(self, table: str, directory: Path) -> None:
         """Merge full tiers of this store's own files, and delete what was merged away long enough ago."""
         mine = [part for part in current(parts_in(directory)) if part.writer == self._writer]
         tier = [part for part in mine if _tier(part) == _tier(mine[-1])] if mine else []
         if len(tier) >= FANOUT:
-            listed = ", ".join(_quoted(str(part.path)) for part in tier)
+            listed = ", ".join(quoted(str(part.path)) for part in tier)
+            first, last = tier[0].first, tier[-1].last
+            self._rows_of[table] = rows = {
+                n: m for n, m in self._rows_of[table].items() if n >= mine[0].first
+            }
+            told = ",".join(str(rows[flush]) for flush in range(first, last + 1))
             self._write(
                 f"SELECT * FROM read_parquet([{listed}], union_by_name=true)",
                 directory,
-                tier[0].first,
-                tier[-1].last,
+                first,
+                last,
+                f", KV_METADATA {{{FLUSH_ROWS}: {quoted(told)}}}",
             )
             self._sweep(directory)
-            self._merge(directory)
+            self._merge(table, directory)
 
     def _sweep(self, directory: Path) -> None:
         """Delete files merged away, or abandoned half-written, longer than the grace ago."""
@@ -300,11 +284,6 @@ class DuckStore:
 def _rows(answer: Any) -> list[dict[str, Any]]:
     names = [column[0] for column in answer.description]
     return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]
-
-
-def _arrays(answer: Any) -> dict[str, np.ndarray]:
-    arrays: dict[str, np.ndarray] = answer.fetchnumpy()
-    return arrays
 
 
 def _writable(values: np.ndarray) -> np.ndarray:
@@ -336,10 +315,6 @@ def _tier(part: Part) -> int:
     while width >= FANOUT:
         tier, width = tier + 1, width // FANOUT
     return tier
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _sync(path: Path) -> None:

@@ -1,0 +1,80 @@
+"""What all users of DuckDB here agree on: its configuration, how text is quoted, how part files are read.
+
+Part files of any age have the columns of their time; a reader gets today's columns, the missing ones NULL.
+
+Deliberately absent: connections that live on, and whose rows they are.
+"""
+
+# ruff: noqa: S608 - only our own table and column names and quoted file names are put into SQL
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sits.core.errors import SitsError
+from sits.telemetry.tables import TABLES, Columns
+
+CONFIG: Mapping[str, Any] = {
+    "autoinstall_known_extensions": "false",
+    "enable_external_file_cache": "false",
+    "allocator_background_threads": "true",
+}
+"""Of DuckDB: nothing is fetched; of a file that was merged nothing is kept (half a kilobyte each, 100 MB a day of a busy gateway); and
+what is free is given back to the system, also when nothing is asked for."""
+
+
+class StoreError(SitsError):
+    """A file of the store cannot be read or written; names the file and the way out."""
+
+    kind = "store_error"
+
+
+def connect(threads: int) -> Any:
+    """Open a database in memory."""
+    import duckdb  # noqa: PLC0415 - 40 MB that a process without a store need not load
+
+    return duckdb.connect(":memory:", config={**CONFIG, "threads": threads})
+
+
+def failure() -> type[Exception]:
+    """What DuckDB raises."""
+    import duckdb  # noqa: PLC0415 - see above
+
+    return duckdb.Error
+
+
+def quoted(text: str) -> str:
+    """`text` as an SQL literal.
+
+    >>> quoted("it's")
+    "'it''s'"
+    """
+    return "'" + text.replace("'", "''") + "'"
+
+
+def empty_table(name: str, table: str) -> str:
+    """SQL that makes `name` an empty table with the columns of `table`."""
+    columns = ", ".join(f'"{column}" {kind}' for column, kind in TABLES[table].items())
+    return f"CREATE OR REPLACE TABLE {name} ({columns})"
+
+
+def rows_from(empty: str, table: str, files: Sequence[str], more: str = "") -> str:
+    """SQL that selects what `files` hold and what is in `empty` (a table of the same columns); `more` is an option of reading."""
+    columns = ", ".join(f'"{name}"' for name in TABLES[table])
+    if not files:
+        return f"SELECT {columns} FROM {empty}"
+    listed = ", ".join(map(quoted, files))
+    read = f"SELECT * FROM read_parquet([{listed}], union_by_name=true{more})"
+    return f"SELECT {columns} FROM (SELECT * FROM {empty} UNION ALL BY NAME {read})"
+
+
+def arrays(answer: Any) -> Columns:
+    """Columns of an answer; missing text is '' and a missing number 0."""
+    found: dict[str, np.ndarray] = answer.fetchnumpy()
+    made: Columns = {}
+    for name, values in found.items():
+        if isinstance(values, np.ma.MaskedArray):
+            values = values.filled("" if values.dtype == object else 0)  # noqa: PLW2901
+        made[name] = np.asarray(values)
+    return made
