@@ -1,0 +1,256 @@
+"""Sends spans away over OTLP/HTTP with JSON, from a thread of its own: for processes that are not ours to burden.
+
+```
+any thread: put -> deque, bounded -> thread: batches -> POST <endpoint>/v1/traces -> sent | tried again, later | refused
+```
+Rules:
+- `put` never waits and never raises: a full queue drops the new span and counts it.
+- The thread starts with the first span, is a daemon, and sends when a batch is full or `period_s` has passed.  When nobody answers, or says
+  429, 502, 503 or 504, the batch is tried again after a wait that doubles from `period_s` up to `WAIT_MAX_S` (or what `Retry-After` asks);
+  any other refusal loses the batch.  Both are counted, and told once in the log `sits`.
+- At the end of the process what waits is sent, within `LAST_S` in all.  A forked child has a queue and a thread of its own; what the
+  parent had queued stays the parent's.
+- The standard library only, and what is heavy in it (`http.client`) is loaded in the thread.
+
+Source: OpenTelemetry Protocol 1.x, "OTLP/HTTP"; the variables are those of the OpenTelemetry SDK's specification.
+
+Deliberately absent: gRPC, compression, and sampling: a trace is whole or it is nothing.
+"""
+
+import atexit
+import logging
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from sits.telemetry.spans_json import Span, encoded
+
+CAPACITY, BATCH = 4096, 512
+PERIOD_S, TIMEOUT_S, WAIT_MAX_S, LAST_S = 1.0, 5.0, 30.0, 3.0
+LATER = (429, 502, 503, 504)
+
+
+class Answer(NamedTuple):
+    """What the receiver said: its status (0: nobody answered, or not in HTTP), how long it wants to be left alone, and why."""
+
+    status: int
+    retry_after_s: float = 0.0
+    text: str = ""
+
+
+Post = Callable[[str, bytes, Mapping[str, str], float], Answer]
+
+
+def endpoint_of(environ: Mapping[str, str]) -> str:
+    """Where the OpenTelemetry variables say traces go; empty when they name no place, or say that nothing is to be sent.
+
+    >>> endpoint_of({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318/"})
+    'http://collector:4318/v1/traces'
+    """
+    if (
+        environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+        or environ.get("OTEL_TRACES_EXPORTER") == "none"
+    ):
+        return ""
+    if exact := environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", ""):
+        return exact
+    base = environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "").rstrip("/")
+    return f"{base}/v1/traces" if base else ""
+
+
+def headers_of(environ: Mapping[str, str]) -> dict[str, str]:
+    """The headers those variables ask for.
+
+    >>> headers_of({"OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20x, tenant=a"})
+    {'authorization': 'Bearer x', 'tenant': 'a'}
+    """
+    said = environ.get("OTEL_EXPORTER_OTLP_TRACES_HEADERS") or environ.get("OTEL_EXPORTER_OTLP_HEADERS", "")
+    return pairs(said)
+
+
+def pairs(said: str) -> dict[str, str]:
+    """`a=1,b=2` as W3C baggage writes it, which the variables use; what has no `=` is left out."""
+    parts = (part.partition("=") for part in said.split(","))
+    return {key.strip(): unquote(value.strip()) for key, equals, value in parts if equals and key.strip()}
+
+
+class SpansOut:
+    """A queue of spans and the thread that empties it.
+
+    Attributes:
+        sent, dropped, failed: spans that arrived; for which the queue had no room; that the receiver refused or that could not be
+            delivered before the end.
+
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        resource: Mapping[str, Any],
+        *,
+        headers: Mapping[str, str] | None = None,
+        scope: str = "sits",
+        capacity: int = CAPACITY,
+        period_s: float = PERIOD_S,
+        timeout_s: float = TIMEOUT_S,
+        post: Post | None = None,
+    ) -> None:
+        self.endpoint = endpoint
+        self.resource = dict(resource)
+        self.sent = self.dropped = self.failed = 0
+        self._headers = {"content-type": "application/json", **(headers or {})}
+        self._scope = scope
+        self._capacity = capacity
+        self._period_s = period_s
+        self._timeout_s = timeout_s
+        self._post = post or post_http
+        self._told: set[int] = set()
+        self._anew()
+        me = weakref.ref(self)
+        os.register_at_fork(after_in_child=lambda: _revive(me))
+
+    def _anew(self) -> None:
+        self._queue: deque[Span] = deque()
+        self._thread: threading.Thread | None = None
+        self._turn = threading.Condition()
+        self._taken = 0
+        """Spans in the thread's hands."""
+        self._hurry = self._ending = False
+
+    def put(self, span: Span) -> bool:
+        """Queue a span; False when there was no room, or sending has ended."""
+        queue = self._queue
+        if len(queue) >= self._capacity or self._ending:
+            self.dropped += 1
+            return False
+        queue.append(span)
+        if self._thread is None:
+            self._start()
+        elif len(queue) == BATCH:
+            with self._turn:
+                self._turn.notify_all()
+        return True
+
+    def flush(self, timeout_s: float = LAST_S) -> bool:
+        """Send now what waits, and wait for that; False when some of it still waits after `timeout_s`."""
+        with self._turn:
+            self._hurry = True
+            self._turn.notify_all()
+            try:
+                return self._turn.wait_for(self._idle, timeout_s)
+            finally:
+                self._hurry = False
+
+    def close(self, timeout_s: float = LAST_S) -> None:
+        """Send what waits, as far as that succeeds within `timeout_s`; no span is taken after that."""
+        if self._thread is not None:
+            if not self._told:  # somebody who does not answer is not waited for at the end
+                self.flush(timeout_s)
+            atexit.unregister(self.close)
+        with self._turn:
+            self._ending = True
+            self.failed += len(self._queue)
+            self._queue.clear()
+            self._turn.notify_all()
+
+    def _start(self) -> None:
+        with self._turn:
+            if self._thread is not None:
+                return
+            self._thread = threading.Thread(target=self._run, name="sits-spans-out", daemon=True)
+            try:
+                self._thread.start()
+            except RuntimeError as error:  # the interpreter is ending, or has no threads left
+                self._thread = None
+                self.failed += len(self._queue)
+                self._queue.clear()
+                self._tell(0, str(error))
+                return
+        atexit.register(self.close)
+
+    def _idle(self) -> bool:
+        return not self._queue and not self._taken
+
+    def _due(self) -> bool:
+        return self._ending or self._hurry or len(self._queue) >= BATCH
+
+    def _run(self) -> None:
+        while not self._ending:
+            with self._turn:
+                self._turn.wait_for(self._due, self._period_s)
+                batch = [self._queue.popleft() for _ in range(min(len(self._queue), BATCH))]
+                self._taken = len(batch)
+                if not batch:
+                    self._hurry = False
+            if batch:
+                self._deliver(batch)
+            with self._turn:
+                self._taken = 0
+                self._turn.notify_all()
+
+    def _deliver(self, batch: list[Span]) -> None:
+        """Try until it is taken, refused, or over."""
+        try:
+            body = encoded(self.resource, batch, self._scope)
+        except Exception as error:  # noqa: BLE001  # somebody's attributes: they lose their spans, and hear it
+            self.failed += len(batch)
+            self._tell(-1, f"spans cannot be written as JSON: {error}")
+            return
+        wait_s = self._period_s
+        while True:
+            answer = self._post(self.endpoint, body, self._headers, self._timeout_s)
+            if 200 <= answer.status < 300:
+                self.sent += len(batch)
+                self._told.clear()
+                return
+            self._tell(answer.status, answer.text)
+            if answer.status and answer.status not in LATER:
+                break
+            with self._turn:
+                self._turn.wait_for(lambda: self._ending, min(max(wait_s, answer.retry_after_s), WAIT_MAX_S))
+            if self._ending:
+                break
+            wait_s *= 2
+        self.failed += len(batch)
+
+    def _tell(self, status: int, text: str) -> None:
+        if status not in self._told:
+            self._told.add(status)
+            said = f"answers {status}" if status > 0 else "cannot be sent to"
+            logging.getLogger("sits").warning("spans: %s %s %s", self.endpoint, said, text[:200])
+
+
+def _revive(me: "weakref.ref[SpansOut]") -> None:
+    found = me()
+    if found is not None:
+        atexit.unregister(found.close)
+        found._anew()
+
+
+def post_http(endpoint: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Answer:
+    """One POST over a connection of its own."""
+    import http.client  # noqa: PLC0415  # 10 ms that a process which sends nothing need not pay
+
+    try:
+        url = urlsplit(endpoint)
+        kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+        connection = kind(url.hostname or "", url.port, timeout=timeout_s)
+        try:
+            path = f"{url.path or '/'}?{url.query}" if url.query else url.path or "/"
+            connection.request("POST", path, body, dict(headers))
+            response = connection.getresponse()
+            text = response.read(4096).decode("utf-8", "replace")
+            return Answer(response.status, _seconds(response.getheader("retry-after")), text)
+        finally:
+            connection.close()
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return Answer(0, 0.0, f"{type(error).__name__}: {error}")
+
+
+def _seconds(said: str | None) -> float:
+    """`Retry-After` in seconds; a date counts as nothing said."""
+    return float(said) if said is not None and said.isdecimal() else 0.0
