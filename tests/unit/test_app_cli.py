@@ -248,6 +248,7 @@ def test_check_says_good_or_every_problem(run, tmp_path):
     code, out, err = run("check", "good.yaml")
     assert (code, err) == (0, "")
     assert out.startswith("good.yaml: good; 4 engines, configuration ")
+    assert "environment prod: rows of 100% of ordinary requests" in out
     assert json.loads(run("check", "--json", "good.yaml")[1])["ok"] is True
     (tmp_path / "bad.yaml").write_text("name: x\nengine: 3\nengines: [{kind: emulatd}]\n")
     code, out, err = run("check", "bad.yaml")

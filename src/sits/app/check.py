@@ -24,6 +24,7 @@ def check(fleet: Path, as_json: bool) -> int:
     from sits.app.window_warnings import window_warnings  # noqa: PLC0415
     from sits.core.config import digest, load_fleet  # noqa: PLC0415
     from sits.core.errors import ConfigError, ConfigErrors  # noqa: PLC0415
+    from sits.core.fleet_environment import profile_of, values  # noqa: PLC0415
     from sits.policy.shadow import warnings  # noqa: PLC0415
 
     try:
@@ -37,12 +38,25 @@ def check(fleet: Path, as_json: bool) -> int:
                 click.echo(str(one), err=True)
         return USAGE
     name, told = digest(tree), [*warnings(tree), *window_warnings(tree)]
+    holds = profile_of(tree.telemetry)
     if as_json:
         output.print_json(
-            {"ok": True, "name": tree.name, "digest": name, "engines": len(tree.engines), "warnings": told}
+            {
+                "ok": True,
+                "name": tree.name,
+                "digest": name,
+                "engines": len(tree.engines),
+                "environment": values(holds),
+                "warnings": told,
+            }
         )
     else:
         for line in told:
             click.echo(f"{fleet}: warning: {line}", err=True)
         click.echo(f"{fleet}: good; {len(tree.engines)} engines, configuration {name[:12]}")
+        shown = values(holds)
+        click.echo(
+            f"environment {shown['name']}: rows of {shown['sampling']} of ordinary requests and of all that failed or were slow, kept "
+            f"{shown['traces_kept']}; figures per minute {shown['metrics_kept']}; alerts within {shown['alert_within']}"
+        )
     return DONE

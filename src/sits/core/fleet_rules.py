@@ -21,6 +21,7 @@ from sits.core.decode import fields_of
 from sits.core.fleet_access_rules import check_access
 from sits.core.fleet_adapters import AdapterEngine, AdapterProbe, RuntimeAdapter, RuntimeAdapters
 from sits.core.fleet_cache import ResponseCache
+from sits.core.fleet_environment import check_environment
 from sits.core.fleet_routes import RouteArm, Shift
 from sits.core.fleet_window import WINDOW_RANGES, check_window
 from sits.core.inherit import check_like, inherit, refer
@@ -115,7 +116,11 @@ def check(fleet: tree.Fleet, path: str, report: Report) -> None:
     for field in ("nodes", "models", "adapters", "engines", "routes", "residency", "quotas"):
         _check_names(getattr(fleet, field), join(path, field), report)
     _check_gateway(fleet.gateway, join(path, "gateway"), report)
+    if fleet.admin.listen:
+        _check_address(fleet.admin.listen, join(path, "admin.listen"), report)
     check_window(fleet.policy.window, join(path, "policy.window"), report)
+    engines = {engine.name for engine in fleet.engines}
+    check_environment(fleet.telemetry, engines, join(path, "telemetry"), report)
     for at, release in releases_of(fleet, path):
         _check_arms(release, join(at, "arms"), report)
     check_releases(fleet, path, report)
@@ -178,13 +183,15 @@ def _check_names(items: tuple[Any, ...], path: str, report: Report) -> None:
             first[item.name] = i
 
 
-def _check_gateway(gateway: tree.Gateway, path: str, report: Report) -> None:
-    host, _, port = gateway.listen.rpartition(":")
+def _check_address(listen: str, path: str, report: Report) -> None:
+    host, _, port = listen.rpartition(":")
     if not is_host(host) or not _PORT.fullmatch(port) or int(port) > 65_535:
         hint = "write host:port like '127.0.0.1:8080' or '[::1]:8080'; port 0..65535, 0 takes a free one"
-        report.add(
-            join(path, "listen"), f"{gateway.listen[:80]!r} is not host:port", value=gateway.listen, hint=hint
-        )
+        report.add(path, f"{listen[:80]!r} is not host:port", value=listen, hint=hint)
+
+
+def _check_gateway(gateway: tree.Gateway, path: str, report: Report) -> None:
+    _check_address(gateway.listen, join(path, "listen"), report)
     if not gateway.store.strip() or not gateway.store.isprintable():
         hint = "write the path of a directory"
         report.add(join(path, "store"), f"{gateway.store!r} is not a path", value=gateway.store, hint=hint)

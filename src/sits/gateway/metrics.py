@@ -53,6 +53,7 @@ Vitals = dict[str, dict[str, float]]
 """Numbers by name of the sample and label text (`engine="a"`)."""
 
 FAMILIES: Mapping[str, tuple[str, str]] = {
+    "sits_build_info": ("gauge", "1, with the environment and the version as labels."),
     "sits_requests_total": ("counter", "Finished requests."),
     "sits_output_tokens_total": ("counter", "Generated tokens."),
     "sits_retries_total": ("counter", "Requests sent to a second engine."),

@@ -22,14 +22,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from sits import __version__
 from sits.app.shift.shifting import Shifting
 from sits.app.up.generation import Generation, unpack
 from sits.app.up.link import Hear, Link, Serve
 from sits.app.up.services import Services
 from sits.core.config import dump_fleet
 from sits.core.errors import SitsError
+from sits.core.fleet_environment import profile_of
 from sits.core.ports import World
-from sits.gateway.metrics import FAMILIES, Vitals, added, engine_vitals, page
+from sits.gateway.metrics import FAMILIES, Vitals, added, engine_vitals, escaped, page
 from sits.gateway.shared import Shared
 
 if TYPE_CHECKING:
@@ -131,7 +133,7 @@ class Keeper:
         from sits.app.up.watch import Watch  # noqa: PLC0415
 
         self._watch = Watch(self.world, self._observed, self._say)
-        kept_ns = self._generation.fleet.telemetry.traces_kept
+        kept_ns = profile_of(self._generation.fleet.telemetry).traces_kept
         return Books(self._path, self.world, self._shifting.see, kept_ns)
 
     def _tell(self, worker: int, kind: str, body: Any) -> None:
@@ -196,7 +198,9 @@ class Keeper:
         """The metrics page of the whole gateway."""
         about, pids = self._about, {"keeper": self._pid}
         pids |= {f"worker-{worker}": pid for worker, pid in sorted(about.workers.items())}
+        environment = escaped(self._generation.fleet.telemetry.environment)
         mine: Vitals = {
+            "sits_build_info": {f'environment="{environment}",version="{__version__}"': 1},
             "sits_workers": {"": len(about.workers)},
             "sits_restarts_total": {f'process="{name}"': count for name, count in about.restarts.items()},
             "sits_reloads_total": {f'result="{how}"': count for how, count in about.reloads.items()},
