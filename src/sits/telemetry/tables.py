@@ -5,7 +5,8 @@ missing) and `exactness` as 20 digits, one a point.  `steps` has one row an engi
 sampled value.  `decisions` has one record a request, `facts` what was known of the replicas that records refer to
 (`core.recorded`, as bytes).  `spans` has one row a span that others sent us, as they sent it; `sightings` one row for each
 request and whoever saw it (an engine's spans, a probe), with the points it saw as columns of its own wall clock (ns since the
-epoch): they meet the request's row by `trace_id` when somebody asks, because they come later than it.  In memory a table is `dict[str, numpy.ndarray]`: `object` arrays for text, int64, int32 or float64
+epoch): they meet the request's row by `trace_id` when somebody asks, because they come later than it; `parent_id` is the span they are
+children of, which tells apart the requests of one trace.  In memory a table is `dict[str, numpy.ndarray]`: `object` arrays for text, int64, int32 or float64
 for numbers; on disk it is Parquet with the SQL types below.
 
 Rules: monotonic times only (`wall_ns` is for display and for `--since`; what other processes saw is in their wall clock); units last in a name; columns are only ever
@@ -71,7 +72,7 @@ SPANS: Mapping[str, str] = {
 SIGHTINGS: Mapping[str, str] = {
     **dict.fromkeys(("run_id", "trace_id", "source", "scheme"), _TEXT),
     **dict.fromkeys(NAMES, _LONG),
-    "exactness": _TEXT,
+    **dict.fromkeys(("exactness", "parent_id"), _TEXT),
 }
 
 FACTS: Mapping[str, str] = {"run_id": _TEXT, "version": _LONG, "t_ns": _LONG, "record": _BYTES}
