@@ -1,20 +1,32 @@
 """The named queries: everything anybody asks of the store, in one place.
 
-A query names its tables (`requests`, `steps`, `signals`) and its parameters (`$name`); a parameter left out is NULL
+A query names its tables (`requests`, `steps`, `signals`, ...) and its parameters (`$name`); a parameter left out is NULL
 and then does not restrict.  Bounds are half open: `since <= x < until`.  `*_wall_ns` are wall-clock ns since the epoch
 (display clock), `start_ns` and `end_ns` monotonic ns of the run.  Latency quantiles are over completed requests whose
-two points were both seen.
+two points were both seen.  A request that came without a trace has its own id as `trace_id`, also where a file from before
+traces says nothing.
+
+`FLEET` names those that ask of requests and spans alone: they have the same answer in ClickHouse (`telemetry.clickhouse`).
 
 Deliberately absent: SQL anywhere else.
 """
 
 # ruff: noqa: S608 - the pieces put together are constants of this file
 
-import re
 from collections.abc import Mapping
 
-from sits.core.breakpoints import API_RECV, FIRST_TOKEN, LAST_TOKEN
+from sits.core.breakpoints import FIRST_TOKEN, LAST_TOKEN
 from sits.core.errors import BugError
+from sits.telemetry.dialects import PARAMETER, Dialect, DuckDialect
+from sits.telemetry.stage_queries import (
+    BOUNDS,
+    E2E,
+    TTFT,
+    latency_by_minute,
+    point_quantiles,
+    slow_stages,
+    stage_quantiles,
+)
 
 _REQUEST_BOUNDS = """
     ($run_id IS NULL OR run_id = $run_id)
@@ -26,26 +38,63 @@ _SAMPLE_BOUNDS = """
     AND ($start_ns IS NULL OR t_ns >= $start_ns)
     AND ($end_ns IS NULL OR t_ns < $end_ns)"""
 
+_SPAN_BOUNDS = """
+    ($since_wall_ns IS NULL OR start_wall_ns >= $since_wall_ns)
+    AND ($until_wall_ns IS NULL OR start_wall_ns < $until_wall_ns)"""
 
-def _quantiles(point: int, column: str) -> str:
-    took = f"({column} - api_recv) / 1e6"
+_TRACE = "(trace_id = $trace_id OR (coalesce(trace_id, '') = '' AND id = $trace_id))"
+
+
+def _load(by: str) -> str:
     return f"""
-SELECT model, engine, count(*) AS n, avg({took}) AS mean_ms,
-    quantile_cont({took}, 0.50) AS p50_ms, quantile_cont({took}, 0.95) AS p95_ms,
-    quantile_cont({took}, 0.99) AS p99_ms, max({took}) AS max_ms
-FROM requests
-WHERE {_REQUEST_BOUNDS}
-    AND outcome = 'completed' AND exactness[{API_RECV + 1}] <> '0' AND exactness[{point + 1}] <> '0'
-GROUP BY model, engine ORDER BY model, engine"""
+SELECT {by}, count(*) AS n, count(CASE WHEN outcome = 'completed' THEN 1 END) AS completed,
+    sum(prompt_tokens) AS prompt_tokens, sum(cached_tokens) AS cached_tokens, sum(output_tokens) AS output_tokens,
+    sum(preemptions) AS preemptions
+FROM requests WHERE {BOUNDS} GROUP BY {by} ORDER BY n DESC, {by}"""
 
 
-QUERIES: Mapping[str, str] = {
-    "runs": """
+def fleet_queries(say: Dialect) -> Mapping[str, str]:
+    """The queries that both databases answer."""
+    return {
+        "runs": """
 SELECT run_id, count(*) AS requests, min(wall_ns) AS first_wall_ns, max(wall_ns) AS last_wall_ns,
     min(CASE WHEN api_recv > 0 THEN api_recv END) AS start_ns,
     max(greatest(api_recv, first_token, last_token, sent)) AS end_ns
 FROM requests GROUP BY run_id ORDER BY first_wall_ns, run_id""",
-    "requests_window": f"SELECT * FROM requests WHERE {_REQUEST_BOUNDS} ORDER BY wall_ns, run_id, id",
+        "requests_window": f"SELECT * FROM requests WHERE {_REQUEST_BOUNDS} ORDER BY wall_ns, run_id, id",
+        "request": "SELECT * FROM requests WHERE id = $id",
+        "trace": f"SELECT * FROM requests WHERE {_TRACE} ORDER BY wall_ns, id",
+        "trace_spans": "SELECT * FROM spans WHERE trace_id = $trace_id ORDER BY start_wall_ns, span_id",
+        "spans_window": f"""
+SELECT * FROM spans WHERE {_SPAN_BOUNDS} AND ($service IS NULL OR service = $service) ORDER BY start_wall_ns, span_id""",
+        "outcomes": f"""
+SELECT outcome, status, detail, count(*) AS n FROM requests WHERE {_REQUEST_BOUNDS}
+GROUP BY outcome, status, detail ORDER BY n DESC, outcome, status, detail""",
+        "outcomes_by_minute": f"""
+SELECT {say.minute("wall_ns")} AS minute_wall_ns, model, engine, outcome, status, count(*) AS n FROM requests WHERE {BOUNDS}
+GROUP BY minute_wall_ns, model, engine, outcome, status ORDER BY minute_wall_ns, model, engine, outcome, status""",
+        "load_by_engine": _load("engine"),
+        "load_by_model": _load("model"),
+        "load_by_tenant": _load("tenant"),
+        "load_by_arm": _load("arm"),
+        "slowest": f"""
+SELECT * FROM requests WHERE {BOUNDS} AND outcome = 'completed'
+ORDER BY sent - api_recv DESC, wall_ns, id LIMIT coalesce($limit, 100)""",
+        "troubled": f"""
+SELECT * FROM requests WHERE {BOUNDS} AND outcome <> 'completed' ORDER BY wall_ns DESC, id LIMIT coalesce($limit, 100)""",
+        "ttft_quantiles": point_quantiles(say, FIRST_TOKEN),
+        "e2e_quantiles": point_quantiles(say, LAST_TOKEN),
+        "latency_by_minute": latency_by_minute(say),
+        "stage_quantiles": stage_quantiles(say),
+        "slow_ttft_stages": slow_stages(say, TTFT),
+        "slow_e2e_stages": slow_stages(say, E2E),
+    }
+
+
+FLEET: Mapping[str, str] = fleet_queries(DuckDialect())
+
+QUERIES: Mapping[str, str] = {
+    **FLEET,
     "steps_window": f"""
 SELECT * FROM steps WHERE {_SAMPLE_BOUNDS}
     AND ($engine IS NULL OR engine = $engine)
@@ -62,15 +111,11 @@ ORDER BY r.wall_ns, r.id""",
     "facts_all": "SELECT record FROM facts WHERE ($run_id IS NULL OR run_id = $run_id) ORDER BY t_ns, version",
     "decision": "SELECT run_id, record FROM decisions WHERE id = $id",
     "facts_of": "SELECT record FROM facts WHERE ($version IS NULL OR version = $version)",
-    "request": "SELECT * FROM requests WHERE id = $id",
-    "outcomes": f"""
-SELECT outcome, status, detail, count(*) AS n FROM requests WHERE {_REQUEST_BOUNDS}
-GROUP BY outcome, status, detail ORDER BY n DESC, outcome, status, detail""",
-    "ttft_quantiles": _quantiles(FIRST_TOKEN, "first_token"),
-    "e2e_quantiles": _quantiles(LAST_TOKEN, "last_token"),
+    "trace_sightings": "SELECT * FROM sightings WHERE trace_id = $trace_id ORDER BY source",
+    "sightings_window": f"""
+SELECT s.* FROM sightings s JOIN requests r ON s.trace_id = r.trace_id
+WHERE {_REQUEST_BOUNDS.replace("run_id", "r.run_id").replace("$r.run_id", "$run_id")} ORDER BY r.wall_ns, s.trace_id, s.source""",
 }
-
-_PARAMETER = re.compile(r"\$([a-z_]+)")
 
 
 def parameters_of(query: str) -> frozenset[str]:
@@ -87,4 +132,4 @@ def parameters_of(query: str) -> frozenset[str]:
             value=query,
             hint=f"one of {', '.join(QUERIES)}",
         )
-    return frozenset(_PARAMETER.findall(QUERIES[query]))
+    return frozenset(PARAMETER.findall(QUERIES[query]))
