@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 
 from sits.core.fleet_access import Access
 from sits.core.fleet_adapters import RuntimeAdapters
+from sits.core.fleet_admin import Admin
 from sits.core.fleet_cache import ResponseCache
 from sits.core.fleet_inject import Injection
 from sits.core.fleet_quota import EmbeddedLedger, Quota, RedisLedger
@@ -267,6 +268,7 @@ class Fleet(_Section, frozen=True, kw_only=True):
     access: Access = Access()
     policy: Policies = Policies()
     telemetry: Telemetry = Telemetry()
+    admin: Admin = Admin()
     quotas: tuple[Quota, ...] = ()
     ledger: EmbeddedLedger | RedisLedger = EmbeddedLedger()
     routes: tuple[RouteRule, ...] = ()
