@@ -13,7 +13,7 @@ so.  Deliberately absent: I/O, and any name of any engine (`core.engine_names`).
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -83,6 +83,11 @@ class Histogram(msgspec.Struct, frozen=True):
             before, low = before + count, high
         raise AssertionError("a positive total has a positive bucket")
 
+    def scaled(self, factor: float) -> "Histogram":
+        """The same observations in another unit, `factor` > 0 times as many."""
+        bounds = tuple(bound * factor for bound in self.bounds)
+        return Histogram(bounds, self.counts, self.sum * factor, self.count)
+
     def deviation_max(self) -> float:
         """The largest standard deviation that these bucket counts and this sum allow; 0 when nothing was observed.
 
@@ -108,18 +113,26 @@ class Scrape(msgspec.Struct, frozen=True):
 
     series: dict[tuple[str, Labels], float]
     types: dict[str, str] = {}
+    by_name: dict[str, list[Sample]] = {}
+    """The series again, by name: filled when first asked for, so that looking up many signals costs one pass."""
 
     @property
-    def names(self) -> frozenset[str]:
+    def names(self) -> Set[str]:
         """Names of all series."""
-        return frozenset(name for name, _ in self.series)
+        return self._named().keys()
+
+    def _named(self) -> dict[str, list[Sample]]:
+        if not self.by_name and self.series:
+            for (name, labels), value in self.series.items():
+                self.by_name.setdefault(name, []).append(Sample(name, labels, value))
+        return self.by_name
 
     def samples(self, name: str, where: Mapping[str, str] | None = None) -> Iterator[Sample]:
         """The series called `name` whose labels include `where`."""
         wanted = set((where or {}).items())
-        for (found, labels), value in self.series.items():
-            if found == name and wanted <= set(labels):
-                yield Sample(found, labels, value)
+        for sample in self._named().get(name, ()):
+            if not wanted or wanted <= set(sample.labels):
+                yield sample
 
     def total(self, name: str, where: Mapping[str, str] | None = None) -> float | None:
         """Sum over all series called `name` (replicas, label values); None when there is none."""

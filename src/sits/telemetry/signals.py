@@ -5,11 +5,13 @@ a signal an engine does not tell is absent, never 0.  `model` restricts labelled
 `model_name`) to one model where the page has it.  Deliberately absent: fetching the page.
 """
 
+import math
 from collections.abc import Mapping
 
 import msgspec
 
-from sits.core.engine_names import SIGNALS, chosen, detect
+from sits.core.engine_names import detect, on_page
+from sits.core.engine_signals import SIGNALS, EngineName, Kind
 from sits.telemetry.prometheus_text import Histogram, Scrape, between
 
 
@@ -41,21 +43,45 @@ def view(page: Scrape, model: str = "") -> EngineView:
     histograms: dict[str, Histogram] = {}
     used: dict[str, str] = {}
     for signal in SIGNALS:
-        row = chosen(signal.name, family, names)
-        if row is None:
-            continue
-        where = dict(row.labels) | _model(page, row.name, model)
-        if signal.kind == "histogram":
-            histogram = page.histogram(row.name, where)
-            if histogram is not None:
+        for row in on_page(signal.name, family, names):
+            if signal.kind == "histogram":
+                histogram = _histogram(page, row, model)
+                if histogram is None:
+                    continue
                 histograms[signal.name] = histogram
-                used[signal.name] = row.name
-            continue
-        found = [sample.value for sample in page.samples(row.name, where)]
-        if found:
-            values[signal.name] = max(found) if signal.kind == "share" else sum(found)
+            else:
+                value = _value(page, row, signal.kind, model)
+                if value is None:
+                    continue
+                values[signal.name] = value
             used[signal.name] = row.name
+            break
     return EngineView(family, values, histograms, used)
+
+
+def _histogram(page: Scrape, row: EngineName, model: str) -> Histogram | None:
+    found = page.histogram(row.name, dict(row.labels) | _model(page, row.name, model))
+    return found if found is None or row.scale == 1 else found.scaled(row.scale)
+
+
+def _value(page: Scrape, row: EngineName, kind: Kind, model: str) -> float | None:
+    """What the page says under this name, in our unit; None when it says nothing, or nothing that is a number."""
+    where = dict(row.labels) | _model(page, row.name, model)
+    series = [sample for sample in page.samples(row.name, where) if math.isfinite(sample.value)]
+    if not series:
+        return None
+    if row.listed or row.told:  # in the labels of the newest series, whose value is a time
+        labels = dict(max(series, key=lambda sample: sample.value).labels)
+        if row.listed:
+            names = labels.get(row.listed)
+            return None if names is None else float(len({name for name in names.split(",") if name.strip()}))
+        told = labels.get(row.told, "")
+        return float(told) if told.isdecimal() else None
+    found = [sample.value for sample in series]
+    if row.over is not None:
+        of = page.total(row.over[0], dict(row.over[1]))
+        return sum(found) / of if of else None
+    return (max(found) if kind == "share" else sum(found)) * row.scale
 
 
 def change(before: Scrape, after: Scrape, model: str = "") -> Change:
@@ -67,8 +93,17 @@ def change(before: Scrape, after: Scrape, model: str = "") -> Change:
 
 
 def rows(seen: EngineView, source: str, t_ns: int) -> list[tuple[int, str, str, float]]:
-    """Rows for a `SignalLog`: the values of one page, sampled at `t_ns` (monotonic)."""
-    return [(t_ns, source, name, value) for name, value in seen.values.items()]
+    """Rows for a `SignalLog`: the values of one page, sampled at `t_ns` (monotonic).
+
+    Of a histogram `x` the count and the sum, as `x_count` and `x_sum`: two rows tell the mean of any time between them.
+    """
+    made = [(t_ns, source, name, value) for name, value in seen.values.items()]
+    for name, histogram in seen.histograms.items():
+        made += [
+            (t_ns, source, f"{name}_count", histogram.count),
+            (t_ns, source, f"{name}_sum", histogram.sum),
+        ]
+    return made
 
 
 def engine_facts(page: Scrape) -> Mapping[str, str]:
