@@ -28,7 +28,9 @@ class Up:
 
     def __init__(self, file, *more):
         self.file = file
-        self.process = subprocess.Popen(sitsctl("up", file, *more), stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            sitsctl("up", file, "--log-format", "text", *more), stderr=subprocess.PIPE, text=True
+        )
         self.said = [self.process.stderr.readline()]
         found = re.search(r"http://127\.0\.0\.1:(\d+)", self.said[0])
         assert found, self.said[0] + self.process.stderr.read()

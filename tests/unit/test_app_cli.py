@@ -237,7 +237,7 @@ def test_investigate_reads_its_key_from_the_environment(run, called, monkeypatch
 
 def test_up_serves_the_file(run, called, tmp_path):
     (tmp_path / "f.yaml").touch()
-    assert run("up", "f.yaml") == (0, "", "listening\n")
+    assert run("up", "f.yaml", "--log-format", "text") == (0, "", "listening\n")
     assert (called["path"], called["workers"]) == (Path("f.yaml"), None)
     assert run("up", "-q", "f.yaml", "--workers", "3") == (0, "", "")
     assert called["workers"] == 3

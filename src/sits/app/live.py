@@ -8,7 +8,6 @@ Deliberately absent: the processes (app.up).
 import os
 import signal
 import threading
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,16 +30,26 @@ _file = click.Path(exists=True, dir_okay=False, path_type=Path)
     default=None,
     help="Processes that serve on the one port.  [default: the fleet's]",
 )
-@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
-def up(fleet: Path, workers: int | None, quiet: bool) -> int:
+@click.option(
+    "--log-format",
+    type=click.Choice(("auto", "text", "json")),
+    default="auto",
+    show_default=True,
+    help="Lines on stderr: text for people, JSON for machines; auto is text on a terminal.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Nothing on stderr; `sitsctl logs` has it all the same.")
+def up(fleet: Path, workers: int | None, log_format: str, quiet: bool) -> int:
     """Serve FLEET (a fleet.yaml) until Ctrl-C, then drain.
 
     Every request is timed and kept in the fleet's store; `sitsctl why` explains it.  `sitsctl reload` (or SIGHUP) makes
     it read FLEET again; a file that is wrong changes nothing.
     """
     from sits.app.serve import up as serve  # noqa: PLC0415
+    from sits.telemetry.logs import Log, form_of, to_stderr  # noqa: PLC0415
+    from sits.world import RealWorld  # noqa: PLC0415
 
-    serve(fleet, (lambda _: None) if quiet else _say, workers)
+    log = Log(RealWorld(), None if quiet else to_stderr, form_of(log_format))
+    serve(fleet, log.of("supervisor"), workers)
     return 0
 
 
@@ -66,11 +75,6 @@ def reload(fleet: Path) -> int:
             return _tell(before, after)
         pause.wait(LOOK_S)
     raise BugError(f"process {before.pid} did not say what became of it in {WAIT_S:.0f} s")
-
-
-def _say(text: str) -> None:
-    with suppress(OSError):  # who reads stderr may have gone; the gateway has not
-        click.echo(text, err=True)
 
 
 def _tell(before: "Notice", after: "Notice") -> int:

@@ -8,17 +8,17 @@ Deliberately absent: the processes (`app.up`).
 
 import gc
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from sits.app.up.generation import read
 from sits.app.up.supervisor import Supervisor
 from sits.core.errors import ConfigError
 from sits.core.fleet import EmulatedEngine, Fleet
+from sits.telemetry.logs import Log
 from sits.world import RealWorld
 
 
-def up(path: Path, say: Callable[[str], None], workers: int | None = None) -> None:
+def up(path: Path, say: Log, workers: int | None = None) -> None:
     """Serve the fleet of a file until SIGINT or SIGTERM, then drain; `workers` overrides what it says.
 
     Raises:

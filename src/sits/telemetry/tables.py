@@ -3,7 +3,8 @@
 `requests` has one row a request, with the 20 points of `core.breakpoints` as columns (monotonic ns, 0 where
 missing) and `exactness` as 20 digits, one a point.  `steps` has one row an engine step.  `signals` has one row a
 sampled value.  `decisions` has one record a request, `facts` what was known of the replicas that records refer to
-(`core.recorded`, as bytes).  `spans` has one row a span that others sent us, as they sent it; `sightings` one row for each
+(`core.recorded`, as bytes).  `weight` is how many finished requests a row of `requests` stands for (`policy.sample`); missing or 0, in
+files older than it, is 1.  `spans` has one row a span that others sent us, as they sent it; `sightings` one row for each
 request and whoever saw it (an engine's spans, a probe), with the points it saw as columns of its own wall clock (ns since the
 epoch): they meet the request's row by `trace_id` when somebody asks, because they come later than it; `parent_id` is the span they are
 children of, which tells apart the requests of one trace.  In memory a table is `dict[str, numpy.ndarray]`: `object` arrays for text, int64, int32 or float64
@@ -35,6 +36,7 @@ REQUESTS: Mapping[str, str] = {
     "exactness": _TEXT,
     "wall_ns": _LONG,
     **dict.fromkeys(("prompt_hash", "abstraction_layer", "trace_id", "parent_id"), _TEXT),
+    "weight": _REAL,
 }
 
 STEPS: Mapping[str, str] = {
@@ -77,6 +79,12 @@ SIGHTINGS: Mapping[str, str] = {
 
 FACTS: Mapping[str, str] = {"run_id": _TEXT, "version": _LONG, "t_ns": _LONG, "record": _BYTES}
 
+LOGS: Mapping[str, str] = {
+    "run_id": _TEXT,
+    "wall_ns": _LONG,
+    **dict.fromkeys(("level", "process", "trace_id", "request_id", "event", "line"), _TEXT),
+}
+
 TABLES: Mapping[str, Mapping[str, str]] = {
     "requests": REQUESTS,
     "steps": STEPS,
@@ -85,6 +93,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "facts": FACTS,
     "spans": SPANS,
     "sightings": SIGHTINGS,
+    "logs": LOGS,
 }
 
 _DTYPES: Mapping[str, Any] = {

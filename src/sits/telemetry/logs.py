@@ -1,0 +1,191 @@
+"""Log lines: one JSON object a line for machines, one plain line for people, and the row of table `logs` for `sitsctl trace`.
+
+```
+log("generation 2 serves", generation=2) ─> steps: what is known, time, secrets ─┬─> stderr, as JSON or text
+                                                                                └─> keep(row) -> store
+```
+A line begins with `time` (RFC 3339, ms, UTC), `level`, `event` and `logger`; then come what selects lines (`app`, `environment`, `process`:
+few values, made to be labels of Loki), and what does not (`generation`, `trace_id`, `span_id`, `request_id`, all else).
+
+Rules: the event is a text of few kinds, and what varies is a field beside it; a line is written with one call, so lines of several
+processes do not mix; a stderr that nobody reads costs the line, never the process; secrets are taken out last, whoever put them in
+(`telemetry.secrets`).  Steps have the shape of structlog's processors: who has structlog loaded adds them to its chain (`steps`); the
+supervisor and the workers it forks do without, for it drags in rich and 0.3 s.
+
+Deliberately absent: files and their rotation (stderr goes to journald, the container's log, or where the shell says), and lines about
+requests that went well: each has its row.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Mapping, MutableMapping
+from datetime import UTC, datetime
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from sits.core.ports import World
+from sits.telemetry.secrets import without_secrets
+
+Form = Literal["json", "text"]
+Level = Literal["debug", "info", "warning", "error", "critical"]
+Facts = MutableMapping[str, Any]
+Step = Callable[[Any, str, Facts], Facts]
+
+FIRST = ("time", "level", "event", "logger", "app", "environment", "process", "generation")
+IDS = ("trace_id", "span_id", "request_id")
+ALWAYS = (*FIRST, *IDS)
+"""Fields with a meaning of their own, in the order they are written."""
+
+TEXT_MAX = 16_384
+"""Characters of one value that are written; a stack is longest."""
+
+Row = tuple[Any, ...]
+
+
+class Say(Protocol):
+    """What a process says: a text, how serious it is, and the facts beside it."""
+
+    def __call__(self, event: str, level: Level = "info", **facts: Any) -> None:
+        """Say it."""
+
+
+def rfc3339(wall_ns: int) -> str:
+    """A time of the wall clock, in UTC with milliseconds.
+
+    >>> rfc3339(1_700_000_000_123_999_999)
+    '2023-11-14T22:13:20.123Z'
+    """
+    seconds, ns = divmod(wall_ns, 1_000_000_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{ns // 1_000_000:03}Z"
+
+
+def steps(known: Mapping[str, Any], world: World) -> tuple[Step, ...]:
+    """What is done to each line, as processors of structlog: known facts, level, time, secrets, order."""
+
+    def add_known(_: Any, level: str, facts: Facts) -> Facts:
+        return {**known, "level": level, "time": rfc3339(world.wall_ns()), **facts}
+
+    def clean(_: Any, __: str, facts: Facts) -> Facts:
+        return {
+            name: without_secrets(name, value) for name, value in facts.items() if value not in (None, "")
+        }
+
+    def order(_: Any, __: str, facts: Facts) -> Facts:
+        first = {name: facts[name] for name in ALWAYS if name in facts}
+        return {**first, **{name: value for name, value in facts.items() if name not in first}}
+
+    return add_known, clean, order
+
+
+def as_json(facts: Mapping[str, Any]) -> str:
+    """One line of JSON."""
+    return msgspec.json.encode({name: _plain(value) for name, value in facts.items()}).decode()
+
+
+def as_text(facts: Mapping[str, Any]) -> str:
+    """One line for people: the event, then what belongs to it; a stack follows on lines of its own."""
+    more = {name: facts[name] for name in facts if name not in FIRST and name != "stack"}
+    said = "  ".join([str(facts["event"]), *(f"{name}={_shown(value)}" for name, value in more.items())])
+    said = f"{said}\n{facts['stack']}" if "stack" in facts else said
+    return (
+        said if facts["level"] in ("info", "debug") or said.startswith(" ") else f"{facts['level']}: {said}"
+    )
+
+
+class Log:
+    """Says what a process has to say: to `write` (None: nobody), and to `keep`, where there is one, as rows of table `logs`."""
+
+    def __init__(
+        self, world: World, write: Callable[[str], None] | None, form: Form = "json", **known: Any
+    ) -> None:
+        self.keep: Callable[[Row], None] | None = None
+        self._world = world
+        self._write = write
+        self._form: Form = form
+        self._known = {"app": "sits", **known}
+        self._steps = steps(self._known, world)
+        self._busy = False
+
+    def __call__(self, event: str, level: Level = "info", **facts: Any) -> None:
+        """Say it."""
+        made: Facts = {"event": event, **facts}
+        for step in self._steps:
+            made = step(None, level, made)
+        line = as_json(made)
+        if self._write is not None:
+            self._write(line if self._form == "json" else as_text(made))
+        if self.keep is not None and not self._busy:
+            self._busy = True  # who keeps lines may have something to say about that
+            try:
+                self.keep(self._row(made, line))
+            finally:
+                self._busy = False
+
+    def know(self, **known: Any) -> None:
+        """From now on each line says this too."""
+        self._known.update(known)
+
+    def of(self, process: str) -> "Log":
+        """The same for another process: what it says is kept by nobody yet."""
+        known = {**self._known, "process": process, "logger": f"sits.{process.partition('-')[0]}"}
+        return Log(self._world, self._write, self._form, **known)
+
+    def _row(self, facts: Mapping[str, Any], line: str) -> Row:
+        texts = [str(facts.get(name, "")) for name in ("level", "process", "trace_id", "request_id", "event")]
+        return (self._world.wall_ns(), *texts, line)
+
+
+def to_stderr(line: str) -> None:
+    """Write a line; who reads stderr may have gone, the process has not."""
+    try:
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        return
+
+
+def form_of(asked: str) -> Form:
+    """`json` or `text` as asked; `auto` is text on a terminal, JSON anywhere else."""
+    if asked == "auto":
+        return "text" if sys.stderr.isatty() else "json"
+    return "json" if asked == "json" else "text"
+
+
+class Bridge(logging.Handler):
+    """Lines of Python's own logging (asyncio, uvicorn, ...) become lines of ours, a stack as one field."""
+
+    def __init__(self, log: Say, level: int = logging.WARNING) -> None:
+        super().__init__(level)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say it."""
+        try:
+            stack = ""
+            if record.exc_info:
+                stack = logging.Formatter().formatException(record.exc_info)
+            level: Level = "error" if record.levelno >= logging.ERROR else "warning"
+            level = level if record.levelno >= logging.WARNING else "info"
+            self._log(record.getMessage(), level, logger=record.name, stack=stack)
+        except Exception:  # noqa: BLE001  # a line that cannot be written must not raise where it was said
+            self.handleError(record)
+
+
+def bridge(log: Say, level: int = logging.WARNING) -> None:
+    """From now on this process says everything through `log`."""
+    root = logging.getLogger()
+    root.handlers[:] = [Bridge(log, level)]
+    root.setLevel(level)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        text = value[:TEXT_MAX]
+        return text if text.isascii() else text.encode("utf-8", "replace").decode()
+    return value if isinstance(value, int | float | bool) else str(value)[:TEXT_MAX]
+
+
+def _shown(value: Any) -> str:
+    text = str(value)
+    return repr(text) if " " in text else text
