@@ -1,0 +1,75 @@
+"""Collapsed stacks: one line a stack, frames from the outermost to the innermost with `;` between, then a space and a count.
+
+Source: Brendan Gregg's stackcollapse; the raw form of py-spy (`name (file:line)`) and perf's are the same.
+
+Rules: labels are written as outer frames in brackets (`[model/llm_generate]`) when asked for, and read back; a `;` in a name becomes `:`.
+Counts are sightings; what a count means in CPU time is `period_ns`, which the file does not say and the reader is told.
+
+Deliberately absent: lines of functions unless asked for: two lines of one function are one function in a flame graph.
+"""
+
+import re
+from collections.abc import Iterable
+
+from sits.core.errors import ConfigError
+from sits.core.units import SECOND
+from sits.telemetry.profile.ops import label
+from sits.telemetry.profile.profile import Frame, Labels, Profile, Sample
+
+_FRAME = re.compile(r"(?P<function>.*\S) \((?P<file>[^()]+?)(?::(?P<line>\d+))?\)")
+
+
+def encode(profile: Profile, *, lines: bool = False, labels: bool = False) -> str:
+    """The profile's stacks, the most sampled first."""
+    found: dict[str, int] = {}
+    for sample in profile.samples:
+        names = [_written(frame, lines=lines) for frame in sample.stack]
+        if labels and sample.labels.name:
+            names.insert(0, f"[{sample.labels.name}]")
+        key = ";".join(names)
+        found[key] = found.get(key, 0) + sample.count
+    ranked = sorted(found.items(), key=lambda one: (-one[1], one[0]))
+    return "".join(f"{stack} {count}\n" for stack, count in ranked)
+
+
+def decode(text: str, name: str = "profile", period_ns: int = SECOND // 100) -> Profile:
+    """A profile of ours, of py-spy, perf or anybody's.
+
+    Raises:
+        ConfigError: a line is no stack with a count; the line is named.
+
+    """
+    return Profile(tuple(_samples(text.splitlines(), name, period_ns)), period_ns=period_ns)
+
+
+def _samples(rows: Iterable[str], name: str, period_ns: int) -> Iterable[Sample]:
+    for number, row in enumerate(rows, 1):
+        if not row.strip():
+            continue
+        stack, _, count = row.rstrip().rpartition(" ")
+        if not stack or not count.isdecimal():
+            raise ConfigError(
+                "no stack with a count", field=f"{name}, line {number}", value=row[:80], hint="outer;inner 12"
+            )
+        names = stack.split(";")
+        told = ""
+        if len(names) > 1 and names[0].startswith("[") and names[0].endswith("]"):
+            told = names.pop(0)[1:-1]
+        frames = tuple(_read(one) for one in names)
+        labels = Labels(*told.split("/", 1)) if told else label(frames)
+        yield Sample(frames, int(count) * period_ns, int(count), labels)
+
+
+def _written(frame: Frame, *, lines: bool) -> str:
+    name = frame.function.replace(";", ":")
+    if not frame.file:
+        return name
+    line = f":{frame.line}" if lines and frame.line else ""
+    return f"{name} ({frame.file.replace(';', ':')}{line})"
+
+
+def _read(text: str) -> Frame:
+    found = _FRAME.fullmatch(text)
+    if found is None:
+        return Frame(text)
+    return Frame(found["function"], found["file"], int(found["line"] or 0))
