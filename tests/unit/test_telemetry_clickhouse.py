@@ -33,7 +33,9 @@ def request(dice, i):
         digits += str(how)
     if i % 97 == 0:
         points[3], digits = 10**12 + 1, digits[:3] + "3" + digits[4:]
-    values = dict.fromkeys(REQUESTS, "") | dict(zip(NAMES, points, strict=True))
+    values = {name: "" if kind == "VARCHAR" else 1 for name, kind in REQUESTS.items()} | dict(
+        zip(NAMES, points, strict=True)
+    )
     wall_ns = START_NS + i * 10**8
     return values | {
         "run_id": f"run-{i % 2}",

@@ -85,6 +85,14 @@ def attribute_of(column: str) -> str:
     return ATTRIBUTES.get(column, f"sits.{column}")
 
 
+_READ = {
+    "VARCHAR": "{}",
+    "BIGINT": "toInt64OrZero({})",
+    "INTEGER": "toInt32OrZero({})",
+    "DOUBLE": "toFloat64OrZero({})",
+}
+
+
 def _column(name: str, kind: str) -> str:
     if name == "trace_id":
         return "TraceId AS trace_id"
@@ -96,7 +104,7 @@ def _column(name: str, kind: str) -> str:
         return f"{_DIGITS} AS exactness"
     key = POINT + name if name in NAMES else attribute_of(name)
     value = f"SpanAttributes['{key}']"
-    return f"{ {'BIGINT': f'toInt64OrZero({value})', 'INTEGER': f'toInt32OrZero({value})'}.get(kind, value) } AS {name}"
+    return f"{_READ[kind].format(value)} AS {name}"
 
 
 _NAMED = {how.name.lower(): str(int(how)) for how in Exactness if how}
