@@ -15,7 +15,7 @@ demo: .venv/.ready-run ## reproduce the 2300-ms incident and prove the fix; prin
 	.venv/bin/sitsctl reproduce
 
 test: .venv/.ready-dev ## all tests
-	$(PY) -m pytest
+	$(PY) -m pytest -n auto --dist loadfile
 
 check: .venv/.ready-dev ## lint, format, types, import floors, tidiness
 	.venv/bin/ruff check $(CODE)

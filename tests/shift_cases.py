@@ -6,7 +6,7 @@ from sits.core.fleet_routes import RouteArm, RouteMatch, RouteRule, Shift, Targe
 from sits.core.timeline import Timeline
 from sits.core.units import SECOND
 from sits.telemetry.packing import pack
-from sits.telemetry.recorder import Recorder
+from sits.telemetry.recorder import LABELS, NUMBERS, Recorder, row_of
 from sits.world import RealWorld
 
 ENGINE = OpenAIEngine(name="e", url="http://127.0.0.1:1", models=("llama", "chat-2"), adapters=("lora-2",))
@@ -53,9 +53,9 @@ def finished(*requests):
                 timeline.mark(FIRST_TOKEN, 1_000 + int(ms * 1e6))
             timeline.mark(LAST_TOKEN, 1_000 + int(ms * 2e6))
         timeline.mark(SENT, 10**12, Exactness.MEASURED)
-        row = (
-            f"r{i}", "t", more.get("model", "chat"), more.get("adapter", ""), more.get("engine", "e"), arm, outcome,
-            more.get("status", 200), more.get("detail", ""), 1, 1, 0, 0, "", "", timeline.at.tobytes(), timeline.how,
-        )  # fmt: skip
-        recorder.record(row)
+        named = {"model": "chat", "engine": "e", "status": 200, "prompt_tokens": 1, "output_tokens": 1}
+        named |= {name: value for name, value in more.items() if name != "streamed"}
+        named |= {"id": f"r{i}", "tenant": "t", "arm": arm, "outcome": outcome}
+        blank = {name: 0 if name in NUMBERS else "" for name in LABELS}
+        recorder.record(row_of(timeline, **blank | named))
     return [pack(recorder.take())]
