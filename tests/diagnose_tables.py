@@ -100,6 +100,7 @@ def make(k: Knobs) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[s
         "abstraction_layer": np.array([""] * k.n, dtype=object),
         "trace_id": np.array([f"r{i}" for i in range(k.n)], dtype=object),
         "parent_id": np.array([""] * k.n, dtype=object),
+        "weight": np.ones(k.n),
     }
     outward = np.zeros(k.n) if k.outward_wait_ms is None else k.outward_wait_ms
     at[:, 17] += (outward * MS).astype(np.int64)

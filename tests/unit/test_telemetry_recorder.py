@@ -81,6 +81,7 @@ def test_a_row_comes_back_with_every_column_in_its_type():
         "abstraction_layer": ["sits/0 /v1/messages"],
         "trace_id": ["a"],
         "parent_id": [""],
+        "weight": [1.0],
     }
     assert [got[name][0] for name in NAMES] == [100, *[0] * 16, 900, 0, 0]
     assert got["api_recv"].dtype == np.int64

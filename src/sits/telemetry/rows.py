@@ -38,6 +38,7 @@ def request_columns(batches: Sequence[tuple[str, Packed]], world: World) -> Colu
     named.update({name: at[:, i].copy() for i, name in enumerate(NAMES)})
     named["exactness"] = (how + ord("0")).view(f"S{POINT_COUNT}").ravel().astype(str).astype(object)
     named["wall_ns"] = _wall_ns(at, how, world)
+    named["weight"] = np.ones(len(at))
     return {name: named[name] for name in REQUESTS}
 
 

@@ -4,6 +4,8 @@ The heavy half of the keeper (numpy, duckdb): opened in a thread, so that questi
 
 Rules: one thread adds, the writer's thread drains; what the store cannot take waits, bounded, then is dropped and counted.
 
+Rows enter the store thinned to the share of the environment (`telemetry.thinning`), after all of them were counted.
+
 Deliberately absent: links, and whose rows they are.
 """
 
@@ -12,12 +14,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from sits.core.fleet import Fleet
+from sits.core.fleet_environment import profile_of
 from sits.core.ports import World
 from sits.gateway.metrics import Metrics, Vitals
+from sits.policy.sample import REASONS, Keep, Sampler
 from sits.telemetry.packing import Packed
-from sits.telemetry.rows import Arrivals, plain_columns, request_columns
+from sits.telemetry.rows import Arrivals, plain_columns
 from sits.telemetry.store import DuckStore
-from sits.telemetry.tables import TABLES
+from sits.telemetry.tables import TABLES, Columns
+from sits.telemetry.thinning import Thinning
 from sits.telemetry.writer import StoreWriter
 
 WRITE_S = 2.0
@@ -29,7 +35,7 @@ ROWS_MAX = 200_000
 
 
 class Books:
-    """The store in `path`, open and written to from now on.  `see` is shown the rows of requests, once each; rows are kept for `kept_ns`.
+    """The store in `path`, open and written to from now on.  `see` is shown the rows of requests, once each.
 
     Raises:
         SitsError: it cannot be opened.
@@ -37,17 +43,25 @@ class Books:
     """
 
     def __init__(
-        self, path: Path, world: World, see: Callable[[Sequence[Packed]], None], kept_ns: int
+        self, path: Path, world: World, see: Callable[[Sequence[Packed]], None], fleet: Fleet
     ) -> None:
+        makers: dict[str, Callable[[Any], Columns]]
         makers = {name: functools.partial(plain_columns, name) for name in TABLES}
-        makers["requests"] = functools.partial(request_columns, world=world)
+        self._thinning = thinning = Thinning(Sampler(keep_of(fleet)), world)
+        makers |= {"requests": thinning.requests, "decisions": thinning.decisions}
         self._arrivals = {name: Arrivals(ROWS_MAX, make) for name, make in makers.items()}
         self._unfolded: list[Packed] = []
         self._see = see
         self._metrics = Metrics()
         self._store = DuckStore(path, world=world)
-        self._writer = StoreWriter(self._store, self._arrivals, period_s=WRITE_S, retain_ns=kept_ns)
+        self._writer = StoreWriter(
+            self._store, self._arrivals, period_s=WRITE_S, retain_ns=profile_of(fleet.telemetry).traces_kept
+        )
         self._writer.start()
+
+    def adopt(self, fleet: Fleet) -> None:
+        """Keep the share of rows that another configuration wants; what is known of the slowest stays."""
+        self._thinning.sampler.keep = keep_of(fleet)
 
     def add(self, table: str, run_id: str, rows: Sequence[Any]) -> None:
         """Enter rows as they were sent."""
@@ -85,6 +99,10 @@ class Books:
         return {
             **self._metrics.vitals(),
             "sits_rows_dropped_total": {"": self.dropped},
+            "sits_rows_kept_total": {
+                f'why="{why}"': rows for why, rows in zip(REASONS, self._thinning.kept, strict=True)
+            },
+            "sits_rows_thinned_total": {"": self._thinning.thinned},
             "sits_rows_stored_total": {"": self._writer.written},
             "sits_store_failures_total": {"": self._writer.failures},
         }
@@ -94,3 +112,17 @@ class Books:
         self.fold()
         self._writer.stop()
         self._store.close()
+
+
+def keep_of(fleet: Fleet) -> Keep:
+    """Which rows a configuration wants kept."""
+    pinned = fleet.telemetry.pinned
+    return Keep(
+        share=profile_of(fleet.telemetry).sampling,
+        metric=fleet.objective.metric,
+        objective_ns=fleet.objective.p99,
+        tenants=frozenset(pinned.tenants),
+        models=frozenset(pinned.models),
+        engines=frozenset(pinned.engines),
+        traces=frozenset(pinned.traces),
+    )

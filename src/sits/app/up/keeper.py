@@ -29,7 +29,6 @@ from sits.app.up.link import Hear, Link, Serve
 from sits.app.up.services import Services
 from sits.core.config import dump_fleet
 from sits.core.errors import SitsError
-from sits.core.fleet_environment import profile_of
 from sits.core.ports import World
 from sits.gateway.metrics import FAMILIES, Vitals, added, engine_vitals, escaped, page
 from sits.gateway.shared import Shared
@@ -133,8 +132,7 @@ class Keeper:
         from sits.app.up.watch import Watch  # noqa: PLC0415
 
         self._watch = Watch(self.world, self._observed, self._say)
-        kept_ns = profile_of(self._generation.fleet.telemetry).traces_kept
-        return Books(self._path, self.world, self._shifting.see, kept_ns)
+        return Books(self._path, self.world, self._shifting.see, self._generation.fleet)
 
     def _tell(self, worker: int, kind: str, body: Any) -> None:
         self._links[worker].send(kind, body)
@@ -156,6 +154,8 @@ class Keeper:
             self._say(f"keeper: {error}")
         (self._path / f"fleet-{new.name}.yaml").write_text(dump_fleet(new.fleet))
         self._watch.adopt(new.fleet)
+        if self._books is not None:
+            self._books.adopt(new.fleet)
 
     def _rows(self, body: Sequence[Any]) -> None:
         if self._books is None:
