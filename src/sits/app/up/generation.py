@@ -105,6 +105,8 @@ def check_change(before: Fleet, after: Fleet, path: Path) -> None:
         for field in FIXED
         if getattr(before.gateway, field) != getattr(after.gateway, field)
     ]
+    if before.admin.listen != after.admin.listen:
+        problems.append(_fixed("admin.listen", before.admin.listen, after.admin.listen, path))
     if _pretended(before) != _pretended(after):
         problems.append(
             ConfigError(

@@ -49,9 +49,10 @@ class About(msgspec.Struct, frozen=True):
 
 
 class Desk(msgspec.Struct, frozen=True):
-    """Where the keeper sits: its ends of the links (one a worker), its link to the supervisor, the shared table."""
+    """Where the keeper sits: its ends of the links (one a worker, and the admin process's), its link to the supervisor, the shared table."""
 
     workers: tuple[socket.socket, ...]
+    admin: socket.socket
     supervisor: socket.socket
     shared: Shared
 
@@ -84,6 +85,7 @@ class Keeper:
         self._services = Services(self.world, path, self._tell)
         self._shifting = Shifting(path, self.world, self._say, self._services.adapter_loads)
         self._links = self._linked()
+        asked = Link(self.desk.admin, serves={"page": self._page, "board": self._board})
         self._supervisor = supervisor = Link(
             self.desk.supervisor,
             {"generation": self._adopt, "about": self._hear_about, "finish": lambda _: self._finished.set()},
@@ -100,6 +102,7 @@ class Keeper:
         self._watch.stop()
         for link in self._links:
             link.drain()
+        asked.close()
         await self._services.close()
         await asyncio.to_thread(books.close)
         supervisor.send("drained", (books.completed, self._dropped(), books.trouble))

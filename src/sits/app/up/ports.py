@@ -16,10 +16,12 @@ from sits.gateway.server import BACKLOG, address_of
 Listeners = list[tuple[socket.socket, ...]]
 
 
-def listening(listen: str, workers: int, *, ours: bool = False) -> tuple[str, Listeners]:
+def listening(
+    listen: str, workers: int, *, ours: bool = False, field: str = "gateway.listen"
+) -> tuple[str, Listeners]:
     """The address as it became (port 0 is a free one), and the sockets of each worker, which listen.
 
-    `ours`: workers of this gateway listen there already, so that it is not free.
+    `ours`: workers of this gateway listen there already, so that it is not free.  `field`: who says the address, for the error.
 
     Raises:
         ConfigError: the address cannot be had.
@@ -43,7 +45,7 @@ def listening(listen: str, workers: int, *, ours: bool = False) -> tuple[str, Li
     except OSError as error:
         raise ConfigError(
             f"cannot listen on {listen}: {os.strerror(error.errno) if error.errno else error}",
-            field="gateway.listen",
+            field=field,
             value=listen,
             hint="choose a free port, or stop what uses it",
         ) from error

@@ -1,6 +1,6 @@
 """What a child does from its first line to its last: make a loop, work in it, and say so when the fleet cannot be served.
 
-Rules: the worker's imports are made before the fork, the keeper's after it, because only it may be large.
+Rules: the worker's imports are made before the fork, those of the keeper and the admin process after it, because only they may be large.
 
 Deliberately absent: everything else.
 """
@@ -26,6 +26,9 @@ from sits.gateway.shared import Shared
 NICE = 5
 """Requests come before records, where both want one core."""
 
+ADMIN_NICE = 10
+"""And records before those who look at them."""
+
 
 def serve(
     index: int,
@@ -43,6 +46,7 @@ def serve(
 
 def keep(
     workers: tuple[socket.socket, ...],
+    admin: socket.socket,
     supervisor: socket.socket,
     shared: Shared,
     first: Generation,
@@ -55,8 +59,26 @@ def keep(
     from sits.app.up.keeper import Desk, Keeper  # noqa: PLC0415  # numpy and duckdb
 
     collect_rarely()  # rows that come by the thousand make no cycles: a fifth of its time was looking for some
-    desk = Desk(workers, supervisor, shared)
+    desk = Desk(workers, admin, supervisor, shared)
     _run(Keeper(desk, world, os.getpid(), say).run(first), supervisor)
+
+
+def administer(
+    listeners: tuple[socket.socket, ...],
+    keeper: socket.socket,
+    supervisor: socket.socket,
+    shared: Shared,
+    addresses: tuple[str, str],
+    first: Generation,
+    world: World,
+    say: Callable[[str], None],
+) -> None:
+    """Be the admin process."""
+    os.nice(ADMIN_NICE)
+    from sits.app.up.admin import Admin, Post  # noqa: PLC0415  # a web server, and all that looks into the store
+
+    post = Post(listeners, keeper, supervisor, shared, *addresses)
+    _run(Admin(post, world, say).run(first), supervisor)
 
 
 def _run(work: Coroutine[Any, Any, None], supervisor: socket.socket) -> None:

@@ -1,7 +1,7 @@
 """The supervisor: reads the file, holds the port, starts the others, and starts them again.
 
 ```
-read, check ─> listen ─> fork workers ─> they answer: fork keeper ─> "serving" ─┬─ SIGHUP or a changed file: next generation, or why not
+read, check ─> listen ─> fork workers ─> they answer: fork keeper ─> "serving" (fork admin) ─┬─ SIGHUP or a changed file: next generation, or why not
                                                                                 ├─ a child died: clear its row, start another
                                                                                 └─ SIGINT, SIGTERM: workers drain, keeper writes, end
 ```
@@ -30,14 +30,13 @@ from sits.app.up.generation import Generation, check_change, generation, pack, r
 from sits.app.up.link import pair
 from sits.app.up.notice import Board, Notice
 from sits.app.up.ports import listening
-from sits.app.up.roles import keep, serve
+from sits.app.up.roles import administer, keep, serve
+from sits.app.up.trial import signature, tried_out
 from sits.core.errors import BugError, ConfigError, ConfigErrors, SitsError
-from sits.core.fleet import EmulatedEngine, Fleet
+from sits.core.fleet import Fleet
 from sits.core.ports import World
 from sits.core.units import SECOND
-from sits.gateway.pipeline import Gateway
 from sits.gateway.shared import Shared, assign_slots, room_for
-from sits.wire import build_engine
 
 LOOK_NS = SECOND
 """How often a watched file is looked at."""
@@ -80,6 +79,12 @@ class Supervisor:
         self.workers = [
             Child(f"worker-{index}", pair(), functools.partial(self._serve, index)) for index in range(count)
         ]
+        self.admin = Child("admin", pair(), self._administer)
+        self._admin_link = pair()
+        at = fleet.admin.listen
+        self._admin_at, some = listening(at, 1, field="admin.listen") if at else ("", [()])
+        self._admin_listeners = some[0]
+        self._children = (self.keeper, *self.workers, *([self.admin] if self._admin_at else []))
         self._board = Board(Path(fleet.gateway.store), self._address.rpartition(":")[2])
         self._problems: tuple[str, ...] = ()
         self._restarts: dict[str, int] = {}
@@ -91,7 +96,7 @@ class Supervisor:
         self._stop_by_ns = 0
         self._refused: SitsError | None = None
         self._last_words: tuple[int, int, str] | None = None
-        self._seen = _signature(path)
+        self._seen = signature(path)
         self._look_ns = world.now_ns() + LOOK_NS
 
     def run(self) -> None:
@@ -102,7 +107,7 @@ class Supervisor:
         for end in self._wake:
             end.setblocking(False)
         selector.register(self._wake[0], selectors.EVENT_READ)
-        for child in (self.keeper, *self.workers):
+        for child in self._children:
             selector.register(child.ours, selectors.EVENT_READ, child)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
@@ -110,11 +115,11 @@ class Supervisor:
         try:
             for worker in self.workers:
                 self._start(worker)
-            while any(child.pid for child in (self.keeper, *self.workers)):
+            while any(child.pid for child in self._children):
                 self._round()
         finally:
             signal.set_wakeup_fd(-1)
-            for child in (*self.workers, self.keeper):
+            for child in self._children:
                 child.signal(signal.SIGKILL)
             self._board.take_down()
         if self._refused is not None:
@@ -137,15 +142,15 @@ class Supervisor:
                 self._reload()
         self._reap()
         now_ns = self.world.now_ns()
-        for child in (self.keeper, *self.workers):
+        for child in self._children:
             if not child.pid and not self._stopping and self._due_ns(child) <= now_ns:
                 self._start(child)
         if self._stopping and now_ns > self._stop_by_ns:
-            for child in (*self.workers, self.keeper):
+            for child in self._children:
                 child.signal(signal.SIGKILL)
         if self.current.fleet.gateway.reload == "watch" and now_ns >= self._look_ns:
             self._look_ns = now_ns + LOOK_NS
-            if _signature(self.path) != self._seen:
+            if signature(self.path) != self._seen:
                 self._reload()
 
     def _sleep_s(self) -> float:
@@ -154,21 +159,25 @@ class Supervisor:
         if self._stopping:
             due.append(self._stop_by_ns)
         else:
-            due += [self._due_ns(child) for child in (self.keeper, *self.workers) if not child.pid]
+            due += [self._due_ns(child) for child in self._children if not child.pid]
         return min(SLEEP_S, max(0.0, (min(due) - self.world.now_ns()) / SECOND)) if due else SLEEP_S
 
     def _due_ns(self, child: Child) -> int:
         """When a child that does not run is to be started: at the beginning workers have the processor to themselves."""
-        waits = child is self.keeper and not child.lives and not all(worker.ready for worker in self.workers)
-        return NEVER_NS if waits else child.due_ns
+        served = all(worker.ready for worker in self.workers)
+        goes = {self.keeper: served, self.admin: self._started}.get(child, True)
+        return child.due_ns if goes or child.lives else NEVER_NS
 
     def _listen_to(self, child: Child) -> None:
         while (message := child.heard()) is not None:
             kind, body = message
             if kind == "ready":
                 child.ready = True
-                if child.lives > 1:
+                if child.lives > 1 or child is self.admin:
                     self._put_notice()
+                if child is self.admin:
+                    self.say(f"board on http://{self._admin_at}/ (process {child.pid})")
+                elif child.lives > 1:
                     self.say(f"{child.name} works again (process {child.pid})")
                 self._all_ready()
                 self._serves(child, self.current.number)
@@ -176,6 +185,9 @@ class Supervisor:
                 self._serves(child, body)
             elif kind == "cannot":
                 text, field, value, hint = body
+                if child is self.admin:
+                    self.say(f"admin: {text}")
+                    continue
                 self._refused = ConfigError(text, field=field, value=value, hint=hint)
                 self._stop()
             elif kind == "refused":
@@ -204,15 +216,17 @@ class Supervisor:
             if not self._listeners[index]:
                 self._listeners[index] = listening(self._address, 1, ours=True)[1][0]
         mine = self._sockets_of(child)
-        every = [s for each in (self.keeper, *self.workers) for s in (each.ours, each.theirs)]
-        every += [end for ends in self._links for end in ends]
-        every += [one for some in self._listeners for one in some]
+        every = [s for each in (*self._children, self.admin) for s in (each.ours, each.theirs)]
+        every += [end for ends in (*self._links, self._admin_link) for end in ends]
+        every += [one for some in (*self._listeners, self._admin_listeners) for one in some]
         child.start(self.world.now_ns(), [*(s for s in every if s not in mine), *self._wake, self._board])
         self._tell_keeper()
 
     def _sockets_of(self, child: Child) -> set[socket.socket]:
         if child is self.keeper:
-            return {child.theirs, *(ends[1] for ends in self._links)}
+            return {child.theirs, *(ends[1] for ends in self._links), self._admin_link[1]}
+        if child is self.admin:
+            return {child.theirs, self._admin_link[0], *self._admin_listeners}
         index = self.workers.index(child)
         return {child.theirs, self._links[index][0], *self._listeners[index]}
 
@@ -221,8 +235,13 @@ class Supervisor:
         serve(index, tuple(self._listeners[index]), *ends, self.shared, self.current, self.world)
 
     def _keep(self) -> None:
-        ends = tuple(theirs for _, theirs in self._links), self.keeper.theirs
+        ends = tuple(theirs for _, theirs in self._links), self._admin_link[1], self.keeper.theirs
         keep(*ends, self.shared, self.current, self.world, self.say)
+
+    def _administer(self) -> None:
+        ends = self._admin_listeners, self._admin_link[0], self.admin.theirs
+        addresses = self._address, self._admin_at
+        administer(*ends, self.shared, addresses, self.current, self.world, self.say)
 
     def _reap(self) -> None:
         while True:
@@ -232,7 +251,7 @@ class Supervisor:
                 return
             if not pid:
                 return
-            for child in (self.keeper, *self.workers):
+            for child in self._children:
                 if child.pid == pid:
                     self._listen_to(child)
                     self._mourn(child, status)
@@ -241,8 +260,7 @@ class Supervisor:
         pid = child.pid
         pause_ns = child.died(self.world.now_ns())
         if self._stopping:
-            if not any(worker.pid for worker in self.workers) and self.keeper.pid:
-                self._tell(self.keeper, "finish")
+            self._end_last()
             return
         how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit {os.WEXITSTATUS(status)}"
         if not self._started:
@@ -254,6 +272,7 @@ class Supervisor:
         if child is self.keeper:
             for worker in self.workers:
                 self._tell(worker, "keeper-gone")
+        if child not in self.workers:
             return
         index = self.workers.index(child)
         self.shared.clear(index)
@@ -296,7 +315,7 @@ class Supervisor:
     def _put_notice(self) -> None:
         notice = Notice(
             pid=os.getpid(),
-            processes={child.name: child.pid for child in (self.keeper, *self.workers)},
+            processes={child.name: child.pid for child in self._children},
             file=str(self.path.resolve()),
             address=self._address,
             generation=self.current.number,
@@ -317,14 +336,23 @@ class Supervisor:
             for some in self._listeners:
                 for one in some:
                     one.close()
-            if not any(worker.pid for worker in self.workers):
-                self._tell(self.keeper, "finish")
+            self._end_last()
         for worker in self.workers:
             worker.signal(signal.SIGTERM)
 
+    def _end_last(self) -> None:
+        """When the workers have ended the keeper may, and when it has, the admin process, which then has seen everything."""
+        if any(worker.pid for worker in self.workers):
+            return
+        if self.keeper.pid:
+            self._tell(self.keeper, "finish")
+        elif self.admin.pid:
+            self._stop_by_ns = self.world.now_ns() + PATIENCE_NS
+            self.admin.signal(signal.SIGTERM)
+
     def _reload(self) -> None:
         """Read the file again; the next generation, or every reason against it."""
-        self._seen = _signature(self.path)
+        self._seen = signature(self.path)
         if self._stopping or not self._started:
             return
         try:
@@ -342,7 +370,7 @@ class Supervisor:
                 self._reloads["taken"] += 1
                 self.current = new
                 self._serving.clear()
-                for child in (self.keeper, *self.workers):
+                for child in self._children:
                     self._tell(child, "generation", pack(new))
         self._tell_keeper()
 
@@ -370,23 +398,3 @@ class Supervisor:
         answered, dropped, failure = self._last_words
         trouble = f" (the store: {failure})" if failure else ""
         return f"drained; {answered} answered, {dropped} records dropped, store in {Path(self.current.fleet.gateway.store)}{trouble}"
-
-
-def tried_out(new: Generation, world: World) -> None:
-    """Make once what a worker will make of it, and throw it away.
-
-    Raises:
-        SitsError: that cannot be made.
-
-    """
-    remote = (engine for engine in new.fleet.engines if not isinstance(engine, EmulatedEngine))
-    Gateway(world, new.fleet, {engine.name: build_engine(new.fleet, engine, world) for engine in remote})
-
-
-def _signature(path: Path) -> tuple[int, int, int]:
-    """What changes when a file is written or replaced; zeros while there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return (0, 0, 0)
-    return (found.st_mtime_ns, found.st_ino, found.st_size)

@@ -1,0 +1,1 @@
+"""The board: pages that show a running fleet, answered from its store."""

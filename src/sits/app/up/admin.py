@@ -1,0 +1,176 @@
+"""The admin process: pages for people and receivers for machines, beside the gateway and never in its way.
+
+```
+supervisor ──generation──> admin: door ─> rooms (app.up.rooms)        keeper ──answers──> admin        store ──Parquet──> admin
+```
+One server (Starlette on uvicorn) has the paths of all rooms.  It may die: requests and records do not pass here, and the next one begins
+where the store stands.
+
+Rules: its loop answers people, so what takes long (the store) is done in threads.  It ends last, after the keeper, so that a room which sends
+rows on sees the last of them; rooms have `CLOSE_S` for that.  Without the supervisor it leaves.
+
+Deliberately absent: what is shown, and who may see it.
+"""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from sits.app.up.door import Door, with_headers
+from sits.app.up.generation import Generation, unpack
+from sits.app.up.link import Link
+from sits.app.up.rooms import House, Room, rooms_of
+from sits.core.errors import SitsError
+from sits.core.ports import World
+from sits.gateway.shared import Shared
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+CLOSE_S = 3.0
+"""How long rooms may take to close, all together; then the process ends without them."""
+
+HEAD_BYTES = 64 * 1024
+
+
+class Post(msgspec.Struct, frozen=True):
+    """Where the admin process stands: its listening sockets, its ends of the links, the shared table, both addresses."""
+
+    listeners: tuple[socket.socket, ...]
+    keeper: socket.socket
+    supervisor: socket.socket
+    shared: Shared
+    gateway: str
+    address: str
+
+
+class Admin:
+    """Serves from `run` until it is told to stop."""
+
+    def __init__(self, post: Post, world: World, say: Callable[[str], None]) -> None:
+        self.post = post
+        self.world = world
+        self.say = say
+
+    async def run(self, first: Generation) -> None:
+        """Serve.
+
+        Raises:
+            SitsError: the configuration's keys cannot be used.
+
+        """
+        stop = asyncio.Event()
+        supervisor = Link(self.post.supervisor, {"generation": self._adopt}, ended=stop.set)
+        keeper = Link(self.post.keeper, first=self.world.nonce() >> 16)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        addresses = self.post.gateway, self.post.address
+        self._house = House(first, self.world, self.post.shared, keeper, addresses, self.say)
+        self._door = Door(self.post.address, self.world)
+        self._door.adopt(first)
+        self._rooms = await self._started(rooms_of(self._house))
+        server = _Server(self._application(), lambda: supervisor.send("ready"))
+        serving = asyncio.create_task(server.serve(list(self.post.listeners)))
+        stopped = asyncio.create_task(stop.wait())
+        await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        server.should_exit = True
+        await self._close(serving)
+
+    async def _started(self, rooms: Sequence[Room]) -> list[Room]:
+        if problem := self._door.problem():
+            self.say(f"admin: {problem}")
+        there = []
+        for room in rooms:
+            try:
+                await room.start()
+            except SitsError as error:
+                self.say(f"admin: without {room.name}: {error}")
+            else:
+                there.append(room)
+        return there
+
+    async def _close(self, serving: "asyncio.Task[None]") -> None:
+        closing = [asyncio.create_task(room.close()) for room in self._rooms]
+        done, late = await asyncio.wait((serving, *closing), timeout=CLOSE_S)
+        for one in done:
+            if not one.cancelled() and (error := one.exception()) is not None:
+                self.say(f"admin: while ending: {error}")
+        for one in late:
+            one.cancel()
+        self._door.close()
+
+    def _adopt(self, packed: bytes) -> None:
+        """Another configuration; what of it cannot be taken stays as it was."""
+        new = unpack(packed)
+        try:
+            self._door.adopt(new)
+        except SitsError as error:
+            self.say(f"admin: generation {new.number} cannot be taken: {error}")
+            return
+        self._house.generation = new
+        for room in self._rooms:
+            try:
+                room.adopt(new)
+            except SitsError as error:
+                self.say(f"admin: {room.name}: {error}")
+
+    def _application(self) -> "ASGIApp":
+        routes: list[BaseRoute] = [Route("/healthz", self._health), Route("/", _home), *self._door.routes()]
+        for room in self._rooms:
+            for route in room.routes():
+                if room.guarded:
+                    assert isinstance(route, Route)
+                    route.app = self._door.guard(route.app)
+                routes.append(route)
+        return with_headers(Starlette(routes=routes))
+
+    async def _health(self, _: Request) -> Response:
+        generation = self._house.generation
+        return JSONResponse(
+            {
+                "status": "ok",
+                "generation": generation.number,
+                "name": generation.name,
+                "rooms": [room.name for room in self._rooms],
+            }
+        )
+
+
+async def _home(_: Request) -> Response:
+    return RedirectResponse("/board/", 307)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn on the loop that runs: signals are ours, and the start is told."""
+
+    def __init__(self, app: "ASGIApp", ready: Callable[[], Any]) -> None:
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            timeout_graceful_shutdown=1,
+            h11_max_incomplete_event_size=HEAD_BYTES,
+        )
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,107 @@
+"""The admin process of a real `sitsctl up`: it is there, it may be killed, it follows reloads, and it asks who one is."""
+
+import os
+import re
+import signal
+
+import httpx2 as httpx
+import pytest
+
+from app_processes import GatedEngine, serving
+
+FLEET = """\
+name: small
+gateway: {{listen: "127.0.0.1:0", store: "{store}"{keys}}}
+admin: {{listen: "{admin}"}}
+engines:
+  - {{kind: openai, name: e0, url: "{url}", models: [m]}}
+"""
+PLAIN = {"admin": "127.0.0.1:0", "keys": ""}
+KEYS = ', keys: ["acme:sits-one-0123456789abcdef", "acme:sits-two-0123456789abcdef"]'
+HELLO = [{"role": "user", "content": "hello"}]
+BOARD = r"board on (http://127\.0\.0\.1:\d+)/ \(process (\d+)\)"
+
+
+@pytest.fixture
+def engine():
+    with GatedEngine().serving() as one:
+        yield one
+
+
+def board_of(up):
+    found = re.search(BOARD, up.hear(BOARD))
+    return found[1], int(found[2])
+
+
+def test_it_is_killed_and_no_request_notices(tmp_path, engine):
+    with serving(tmp_path, FLEET, url=engine.url, **PLAIN) as up:
+        url, pid = board_of(up)
+        assert httpx.get(f"{url}/healthz").json()["rooms"]
+        assert httpx.get(url).headers["location"] == "/board/"
+        engine.shut()
+        stream = up.sdk.chat.completions.create(model="m", messages=HELLO, stream=True)
+        parts = iter(stream)
+        next(parts)
+        os.kill(pid, signal.SIGKILL)
+        again, other = board_of(up)
+        assert (again, other != pid) == (url, True)
+        assert up.notice(tmp_path / "store").processes["admin"] == other
+        engine.open()
+        assert list(parts)[-1].choices[0].finish_reason
+        assert httpx.get(f"{url}/healthz").json()["status"] == "ok"
+        assert up.stop().startswith("drained; 1 answered")
+        with pytest.raises(ProcessLookupError):
+            os.kill(other, 0)
+
+
+def test_a_reload_reaches_it_and_its_address_stays(tmp_path, engine):
+    with serving(tmp_path, FLEET, url=engine.url, **PLAIN) as up:
+        url, _ = board_of(up)
+        with httpx.Client(base_url=url) as client:
+            assert client.get("/healthz").json()["generation"] == 1
+            assert client.get("/board/").status_code == 200
+            text = up.file.read_text()
+            up.file.write_text(text.replace('127.0.0.1:0"}', '127.0.0.1:1"}'))
+            up.tell(signal.SIGHUP)
+            up.hear("admin.listen.*cannot become.*while serving")
+            up.file.write_text(text.replace("store:", 'keys: ["sits-one-0123456789abcdef"], store:'))
+            up.tell(signal.SIGHUP)
+            up.hear("generation 2 .* serves")
+            while client.get("/healthz").json()["generation"] == 1:
+                continue
+            assert client.get("/board/").status_code == 401
+
+
+def test_without_keys_it_shows_nothing_to_other_machines(tmp_path, engine):
+    with serving(tmp_path, FLEET, url=engine.url, keys="", admin="0.0.0.0:0") as up:
+        port = re.search(r":(\d+)/ ", up.hear("board on"))[1]
+        assert any("on a loopback address only" in line for line in up.said)
+        answer = httpx.get(f"http://127.0.0.1:{port}/board/")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "access_denied")
+        assert "add keys" in answer.json()["error"]["hint"]
+
+
+def test_keys_and_logins(tmp_path, engine):
+    with serving(tmp_path, FLEET, url=engine.url, keys=KEYS, admin="127.0.0.1:0") as up:
+        url, _ = board_of(up)
+        key = "sits-one-0123456789abcdef"
+        for headers in ({"authorization": f"Bearer {key}"}, {"x-api-key": key}):
+            assert httpx.get(f"{url}/board/", headers=headers).status_code == 200
+        assert httpx.get(f"{url}/board/", headers={"x-api-key": "sits-nobody"}).status_code == 401
+        with httpx.Client(base_url=url, follow_redirects=True) as browser:
+            asked = browser.get("/board/", headers={"accept": "text/html"})
+            assert (asked.status_code, 'name="key"' in asked.text) == (401, True)
+            wrong = browser.post("/login?next=/board/", data={"key": "<b>"})
+            assert (wrong.status_code, "Unknown API key" in wrong.text) == (401, True)
+            right = browser.post("/login?next=/board/", data={"key": key})
+            assert (right.status_code, right.url.path) == (200, "/board/")
+            kept = right.history[0].headers["set-cookie"]
+            assert {"HttpOnly", "SameSite=strict"} <= set(kept.split("; "))
+            assert key not in kept
+            text = up.file.read_text()
+            up.file.write_text(text.replace("sits-one", "sits-new"))
+            up.tell(signal.SIGHUP)
+            up.hear("generation 2 .* serves")
+            while browser.get("/healthz").json()["generation"] == 1:
+                continue
+            assert browser.get("/board/").status_code == 401
