@@ -32,7 +32,8 @@ FINISHED = st.fixed_dictionaries(
     {
         "outcome": st.sampled_from(("completed", "failed", "cancelled", "refused")),
         "engine": st.sampled_from(("", "a", 'quoted"\\\n')),
-        "detail": st.sampled_from(("", "client_left", "engine_died")),
+        "detail": st.sampled_from(("", "client_left", "engine_died", "quota_exceeded")),
+        "status": st.sampled_from((200, 400, 429, 503)),
         "output_tokens": st.integers(0, 1000),
         "start": TIMES,
         "first": TIMES,
@@ -53,9 +54,18 @@ def recorded(finished):
     return recorder.take()
 
 
-@given(st.lists(FINISHED, max_size=30), st.integers(0, 30))
-def test_a_fold_over_rows_is_what_counting_each_request_gives_however_the_rows_are_cut(finished, cut):
+@given(
+    st.lists(FINISHED, max_size=30),
+    st.integers(0, 30),
+    st.sampled_from(("ttft", "e2e")),
+    st.integers(1, 200 * 10**9),
+)
+def test_a_fold_over_rows_is_what_counting_each_request_gives_however_the_rows_are_cut(
+    finished, cut, metric, objective
+):
     folded, counted = Metrics(), Metrics()
+    for one in (folded, counted):
+        one.judge(metric, objective, ["a"])
     folded.fold([pack(recorded(part)) for part in (finished[:cut], finished[cut : 2 * cut])])
     folded.fold([pack(recorded(finished[2 * cut :]))])
     for one in finished:
@@ -67,6 +77,7 @@ def test_a_fold_over_rows_is_what_counting_each_request_gives_however_the_rows_a
             one["output_tokens"],
             None if start is None or first is None else first - start,
             None if start is None or sent is None else sent - start,
+            one["status"],
         )
     assert folded.vitals() == counted.vitals()
     assert folded.completed == sum(one["outcome"] == "completed" for one in finished)
@@ -78,6 +89,14 @@ def test_a_fold_over_rows_is_what_counting_each_request_gives_however_the_rows_a
     }
     totals = [value for (name, _), value in samples.items() if name == "sits_requests_total"]
     assert sum(totals) == len(finished)
+    judged = [
+        o[end] - o["start"]
+        for end in [{"ttft": "first", "e2e": "sent"}[metric]]
+        for o in finished
+        if o["outcome"] == "completed" and None not in (o["start"], o[end])
+    ]
+    assert sum(folded.judged.values()) == len(judged)
+    assert sum(folded.missed.values()) == sum(ns > objective for ns in judged)
     timed = [o for o in finished if o["outcome"] == "completed" and None not in (o["start"], o["sent"])]
     for bound in (*BUCKETS_S, math.inf):
         for engine in ("", "a", 'quoted"\\\n'):

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from sits.core.breakpoints import API_RECV, FIRST_TOKEN, SENT
 from sits.core.timeline import Timeline
 from sits.core.units import MS
-from sits.policy.sample import WHOLE, Keep, Sampler, is_error
+from sits.policy.outcome import is_error
+from sits.policy.sample import WHOLE, Keep, Sampler
 from sits.policy.slowest import FEW
 from sits.telemetry.packing import pack
 from sits.telemetry.recorder import row_of

@@ -23,10 +23,14 @@ from sits.core.units import Bytes, BytesPerSecond, Ns, Share
 
 
 class Objective(_Section, frozen=True, kw_only=True):
-    """What the service promised: `p99` of `metric` stays under this."""
+    """What the service promised: `p99` of `metric` stays under this, and so many of the requests that could be answered are.
+
+    What counts against `availability` is what went wrong here or at an engine, and no mistake of a caller's (`policy.outcome`).
+    """
 
     metric: Literal["ttft", "e2e"] = "ttft"
     p99: Ns = Ns(1_200_000_000)
+    availability: Share = Share(0.999)
 
 
 class GatewayCost(_Section, frozen=True, kw_only=True):

@@ -34,7 +34,7 @@ from sits.core.route_rules import check_routes
 
 _INF = math.inf
 RANGES: dict[type, dict[str, tuple[float, float]]] = {
-    tree.Objective: {"p99": (1, _INF)},
+    tree.Objective: {"p99": (1, _INF), "availability": (0.5, 0.999_999)},
     tree.Gateway: {
         "workers": (1, 256),
         "body_limit": (1, _INF),

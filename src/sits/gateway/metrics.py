@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from sits.core.breakpoints import API_RECV, FIRST_TOKEN, POINT_COUNT, SENT
 from sits.core.units import SECOND
 from sits.gateway.shared import OPEN_NS, Shared, column
+from sits.policy.outcome import is_error
 from sits.telemetry.packing import KIND, Packed
 from sits.telemetry.recorder import NUMBERS
 
@@ -55,6 +56,10 @@ Vitals = dict[str, dict[str, float]]
 FAMILIES: Mapping[str, tuple[str, str]] = {
     "sits_build_info": ("gauge", "1, with the environment and the version as labels."),
     "sits_requests_total": ("counter", "Finished requests."),
+    "sits_errors_total": ("counter", "Those that failed, or were refused for want of capacity."),
+    "sits_objective_requests_total": ("counter", "Answers that the objective judges."),
+    "sits_objective_missed_total": ("counter", "Those that took longer than it."),
+    "sits_preemptions_total": ("counter", "Preemptions of requests, as far as engines tell them."),
     "sits_output_tokens_total": ("counter", "Generated tokens."),
     "sits_retries_total": ("counter", "Requests sent to a second engine."),
     "sits_bad_requests_total": ("counter", "What came in and was no HTTP."),
@@ -118,8 +123,9 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
 """Every family of the page, in its order: kind and help."""
 
 _BUCKETS_NS = tuple(round(b * SECOND) for b in BUCKETS_S)
-_OUTCOME, _ENGINE, _DETAIL = map(KIND.index, ("outcome", "engine", "detail"))
-_TOKENS = NUMBERS.index("output_tokens")
+_OUTCOME, _ENGINE, _DETAIL, _STATUS = map(KIND.index, ("outcome", "engine", "detail", "status"))
+_TOKENS, _PREEMPTIONS = NUMBERS.index("output_tokens"), NUMBERS.index("preemptions")
+OBJECTIVE_POINTS = {"ttft": FIRST_TOKEN, "e2e": SENT}
 
 
 class Histogram:
@@ -161,7 +167,17 @@ class Metrics:
         self.requests: dict[tuple[str, str, str], int] = {}
         self.ttft: dict[str, Histogram] = {}
         self.e2e: dict[str, Histogram] = {}
-        self.output_tokens = 0
+        self.output_tokens = self.errors = self.preemptions = 0
+        self.judged: dict[str, int] = {}
+        self.missed: dict[str, int] = {}
+        self._objective = (FIRST_TOKEN, 0)
+
+    def judge(self, metric: str, objective_ns: int, engines: Iterable[str]) -> None:
+        """Judge answers by this objective from now on; engines begin at 0, so that the first misses are an increase."""
+        self._objective = (OBJECTIVE_POINTS[metric], objective_ns)
+        for engine in engines:
+            self.judged.setdefault(engine, 0)
+            self.missed.setdefault(engine, 0)
 
     def fold(self, parts: Sequence[Packed]) -> None:
         """Count finished requests, given as their packed rows; the more at once, the less each costs."""
@@ -170,7 +186,10 @@ class Metrics:
             for kind, times in kinds.items():
                 about = part.kinds[kind]
                 self._times((about[_OUTCOME], about[_ENGINE], about[_DETAIL]), times)
+                if is_error(about[_OUTCOME], about[_STATUS], about[_DETAIL]):
+                    self.errors += times
             self.output_tokens += sum(part.numbers[_TOKENS])
+            self.preemptions += sum(part.numbers[_PREEMPTIONS])
         if parts:
             self._time(parts)
 
@@ -187,10 +206,15 @@ class Metrics:
         code = np.array(rows, dtype=np.int64)
         at = np.frombuffer(b"".join([part.at for part in parts]), dtype=np.int64).reshape(-1, POINT_COUNT)
         how = np.frombuffer(b"".join([part.how for part in parts]), dtype=np.uint8).reshape(-1, POINT_COUNT)
+        judged_point, objective_ns = self._objective
         began = (code >= 0) & (how[:, API_RECV] > 0)
         for family, point in ((self.ttft, FIRST_TOKEN), (self.e2e, SENT)):
             seen = began & (how[:, point] > 0)
             ns, whose = at[seen, point] - at[seen, API_RECV], code[seen]
+            if point == judged_point and objective_ns:
+                judged, missed = np.bincount(whose), np.bincount(whose[ns > objective_ns])
+                for i in np.flatnonzero(judged).tolist():
+                    self._judged(engines[i], int(judged[i]), int(missed[i]) if i < len(missed) else 0)
             bucket = np.searchsorted(_BUCKETS_NS, ns)
             width = len(_BUCKETS_NS) + 1
             counts = np.bincount(whose * width + bucket, minlength=width * len(engines))
@@ -206,15 +230,25 @@ class Metrics:
         output_tokens: int,
         ttft_ns: int | None,
         e2e_ns: int | None,
+        status: int = 0,
     ) -> None:
         """Count one finished request; what was not seen of it is None."""
         self._times((outcome, engine, detail), 1)
         self.output_tokens += output_tokens
+        self.errors += is_error(outcome, status, detail)
         if outcome == "completed":
+            point, objective_ns = self._objective
+            took_ns = ttft_ns if point == FIRST_TOKEN else e2e_ns
+            if objective_ns and took_ns is not None:
+                self._judged(engine, 1, int(took_ns > objective_ns))
             if ttft_ns is not None:
                 _histogram(self.ttft, engine).observe(ttft_ns)
             if e2e_ns is not None:
                 _histogram(self.e2e, engine).observe(e2e_ns)
+
+    def _judged(self, engine: str, answers: int, missed: int) -> None:
+        self.judged[engine] = self.judged.get(engine, 0) + answers
+        self.missed[engine] = self.missed.get(engine, 0) + missed
 
     def _times(self, key: tuple[str, str, str], times: int) -> None:
         requests = self.requests
@@ -236,6 +270,10 @@ class Metrics:
                 f'outcome="{outcome}",{engine_label(engine)},detail="{escaped(detail)}"': count
                 for (outcome, engine, detail), count in sorted(self.requests.items())
             },
+            "sits_errors_total": {"": self.errors},
+            "sits_objective_requests_total": {engine_label(e): n for e, n in sorted(self.judged.items())},
+            "sits_objective_missed_total": {engine_label(e): n for e, n in sorted(self.missed.items())},
+            "sits_preemptions_total": {"": self.preemptions},
             "sits_output_tokens_total": {"": self.output_tokens},
         }
         for name, family in (("sits_ttft_seconds", self.ttft), ("sits_e2e_seconds", self.e2e)):

@@ -232,7 +232,8 @@ class Gateway:
         self.stages = tuple(stage for stage in PIPELINE if stage not in unneeded)
         self.metrics: Metrics | None = None
         if place is None:  # else rows are counted where those of all processes arrive
-            self.metrics = Metrics() if before is None else before.metrics
+            self.metrics = (before and before.metrics) or Metrics()
+            self.metrics.judge(fleet.objective.metric, fleet.objective.p99, [e.name for e in fleet.engines])
         self.limits = policy.admit
         self.offered = 0
         self.counts = dict.fromkeys(OUTCOMES, 0)
@@ -362,6 +363,7 @@ class Gateway:
                 exchange.output_tokens,
                 timeline.span_ns(API_RECV, FIRST_TOKEN),
                 timeline.span_ns(API_RECV, SENT),
+                exchange.status,
             )
         self.recorder.record(
             (

@@ -8,12 +8,7 @@ Source: W3C Trace Context, level 2 (the last 7 bytes of a trace id are random), 
 sampler that follows the rule keeps the traces of every other one with a smaller share.  A trace that is kept here is kept by the services
 around us that keep as much, and the other way round.
 
-**Error**, by outcome:
-- `failed`: always; an engine or we were at fault.
-- `refused` with a status of 500 or more: always; there was no room, or an engine said so.  With 429: always, unless it was the caller's own
-  quota that was used up (`quota_...`): a caller who tries again and again would fill the store with it.  With any other status: a mistake of
-  the caller's, and sampled like an answer; the counters have all of them.
-- `cancelled`: always when no first token had come, for that is how slowness looks to somebody who does not wait; otherwise like an answer.
+**Error**: as `policy.outcome` says; and `cancelled` ones that had no first token, for that is how slowness looks to somebody who does not wait.
 
 **Slow**: over the objective; or, in time to first token or end to end, among the slowest hundredth of its model (`policy.slowest`), so that
 a model that is always fast keeps its own slow ones, and one that is rarely asked keeps everything.
@@ -48,7 +43,6 @@ GROUPS: Final = 256
 HALF_LIFE_NS: Final = 30 * SECOND
 OPENS, CLOSES, LEAST = 0.1, 0.02, 20.0
 
-QUOTA, TOO_MANY, SERVER_ERROR = "quota_", 429, 500
 _TRACE: Final = re.compile("[0-9a-f]{32}")
 REASONS: Final = ("error", "slow", "incident", "pinned", "share")
 ERROR, SLOW, INCIDENT, PINNED, SHARE = range(5)
@@ -75,7 +69,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         model: the number of the model (`Sampler.number`).
-        error, cancelled, pinned: as `is_error` and `Keep.pins` say.
+        error, cancelled, pinned: as `policy.outcome.is_error` and `Keep.pins` say.
         ttft_ns, e2e_ns: ns since the first byte; -1 = there is none.
         random: last 56 bits of the trace id.
 
@@ -96,17 +90,6 @@ class Kept(msgspec.Struct, frozen=True):
     rows: Bools
     weight: npt.NDArray[np.float64]
     reasons: tuple[int, ...]
-
-
-def is_error(outcome: str, status: int, detail: str) -> bool:
-    """Whether rows of this kind are errors whatever their times; cancelled ones depend on those.
-
-    >>> is_error("refused", 503, "refused_full"), is_error("refused", 429, "quota_exceeded"), is_error("completed", 200, "")
-    (True, False, False)
-    """
-    if outcome == "refused":
-        return status >= SERVER_ERROR or (status == TOO_MANY and not detail.startswith(QUOTA))
-    return outcome == "failed"
 
 
 def threshold(share: float) -> int:

@@ -15,7 +15,8 @@ import numpy as np
 
 from sits.core.breakpoints import API_RECV, FIRST_TOKEN, POINT_COUNT, SENT
 from sits.core.ports import World
-from sits.policy.sample import REASONS, Batch, Sampler, is_error, randomness
+from sits.policy.outcome import is_error
+from sits.policy.sample import REASONS, Batch, Sampler, randomness
 from sits.telemetry.packing import KIND, Packed
 from sits.telemetry.recorder import OWN_TEXTS
 from sits.telemetry.rows import plain_columns, request_columns

@@ -53,6 +53,7 @@ class Books:
         self._unfolded: list[Packed] = []
         self._see = see
         self._metrics = Metrics()
+        self._judge(fleet)
         self._store = DuckStore(path, world=world)
         self._writer = StoreWriter(
             self._store, self._arrivals, period_s=WRITE_S, retain_ns=profile_of(fleet.telemetry).traces_kept
@@ -60,8 +61,13 @@ class Books:
         self._writer.start()
 
     def adopt(self, fleet: Fleet) -> None:
-        """Keep the share of rows that another configuration wants; what is known of the slowest stays."""
+        """Keep the share of rows that another configuration wants, and judge by its objective; what is known of the slowest stays."""
         self._thinning.sampler.keep = keep_of(fleet)
+        self._judge(fleet)
+
+    def _judge(self, fleet: Fleet) -> None:
+        engines = [engine.name for engine in fleet.engines]
+        self._metrics.judge(fleet.objective.metric, fleet.objective.p99, engines)
 
     def add(self, table: str, run_id: str, rows: Sequence[Any]) -> None:
         """Enter rows as they were sent."""
