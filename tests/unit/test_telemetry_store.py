@@ -12,7 +12,7 @@ from sits.core.breakpoints import NAMES
 from sits.core.errors import BugError
 from sits.telemetry.queries import QUERIES
 from sits.telemetry.store import FANOUT, DuckStore, StoreError
-from sits.telemetry.tables import REQUESTS, SIGNALS, STEPS
+from sits.telemetry.tables import MINUTES, REQUESTS, SIGNALS, STEPS, columns_of
 from sits.telemetry.writer import StoreWriter
 
 HOUR_NS = 3600 * 10**9
@@ -217,6 +217,20 @@ def test_retention_deletes_whole_hours_that_ended_long_enough_ago(tmp_path):
         assert ids(store) == ["h11", "h12"]
         assert store.retain(0) == 1
         assert ids(store) == ["h12"]
+
+
+def test_figures_of_minutes_are_kept_for_a_time_of_their_own(tmp_path):
+    world = MovableWorld(10 * HOUR_NS)
+    with DuckStore(tmp_path, world=world) as store:
+        store.append("requests", requests("old", wall_ns=[world.wall]))
+        store.append("minutes", columns_of(MINUTES, [(world.wall, "m", "e", "", "ttft", 1, 5.0, b"")]))
+        store.flush()
+        world.wall = 13 * HOUR_NS
+        assert store.retain(HOUR_NS, 5 * HOUR_NS) == 1
+        assert ids(store) == []
+        assert len(store.scan("minutes_window")) == 1
+        assert store.retain(HOUR_NS, HOUR_NS) == 1
+        assert len(store.scan("minutes_window")) == 0
 
 
 def test_a_store_written_before_a_column_existed_stays_readable(tmp_path):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _NAME = re.compile(r"part-([0-9a-z]+)-(\d+)-(\d+)\.parquet")
+_HOUR = re.compile(r"[0-9]{10}")
 TEMPORARY = "tmp-"
 FLUSH_ROWS = "sits_flush_rows"
 """Key in a merged file's own metadata: how many rows each flush had, in order, with commas between."""
@@ -55,8 +56,10 @@ def hour_end_ns(hour: str) -> int | None:
     >>> hour_end_ns("1970010100") // 10**9
     3600
     """
+    if not _HOUR.fullmatch(hour):
+        return None
     try:
-        start = datetime.strptime(hour, "%Y%m%d%H").replace(tzinfo=UTC)
+        start = datetime(int(hour[:4]), int(hour[4:6]), int(hour[6:8]), int(hour[8:]), tzinfo=UTC)
     except ValueError:
         return None
     return int(start.timestamp()) * 10**9 + HOUR_NS

@@ -42,6 +42,13 @@ _SPAN_BOUNDS = """
     ($since_wall_ns IS NULL OR start_wall_ns >= $since_wall_ns)
     AND ($until_wall_ns IS NULL OR start_wall_ns < $until_wall_ns)"""
 
+_MINUTE_BOUNDS = """
+    ($since_wall_ns IS NULL OR minute_wall_ns >= $since_wall_ns)
+    AND ($until_wall_ns IS NULL OR minute_wall_ns < $until_wall_ns)
+    AND ($model IS NULL OR model = $model)
+    AND ($engine IS NULL OR engine = $engine)
+    AND ($arm IS NULL OR arm = $arm)"""
+
 _TRACE = "(trace_id = $trace_id OR (coalesce(trace_id, '') = '' AND id = $trace_id))"
 
 
@@ -111,6 +118,14 @@ ORDER BY r.wall_ns, r.id""",
     "facts_all": "SELECT record FROM facts WHERE ($run_id IS NULL OR run_id = $run_id) ORDER BY t_ns, version",
     "decision": "SELECT run_id, record FROM decisions WHERE id = $id",
     "facts_of": "SELECT record FROM facts WHERE ($version IS NULL OR version = $version)",
+    "minutes_window": f"""
+SELECT * FROM minutes WHERE {_MINUTE_BOUNDS} AND ($stage IS NULL OR stage = $stage)
+ORDER BY minute_wall_ns, model, engine, arm, stage""",
+    "outcomes_minutes_window": f"""
+SELECT minute_wall_ns, model, engine, arm, outcome, status, sum(n)::BIGINT AS n, sum(prompt_tokens)::BIGINT AS prompt_tokens,
+    sum(output_tokens)::BIGINT AS output_tokens, sum(cached_tokens)::BIGINT AS cached_tokens
+FROM outcomes_minutes WHERE {_MINUTE_BOUNDS}
+GROUP BY ALL ORDER BY minute_wall_ns, model, engine, arm, outcome, status""",
     "trace_sightings": "SELECT * FROM sightings WHERE trace_id = $trace_id ORDER BY source",
     "sightings_window": f"""
 SELECT s.* FROM sightings s JOIN requests r ON s.trace_id = r.trace_id

@@ -39,7 +39,7 @@ from sits.telemetry.parts import (
     parts_in,
 )
 from sits.telemetry.queries import QUERIES, parameters_of
-from sits.telemetry.tables import TABLES, Columns, checked
+from sits.telemetry.tables import FIGURES, TABLES, Columns, checked
 from sits.world import RealWorld
 
 T = TypeVar("T")
@@ -149,16 +149,20 @@ class DuckStore:
         with self._lock:
             return self._ask(query, parameters, arrays)
 
-    def retain(self, max_age_ns: int) -> int:
-        """Delete the files of hours that ended more than `max_age_ns` before now; how many files."""
+    def retain(self, max_age_ns: int, figures_ns: int | None = None) -> int:
+        """Delete the files of hours that ended more than `max_age_ns` before now; how many files.
+
+        Tables of figures (`telemetry.tables.FIGURES`) are kept for `figures_ns` when that is given.
+        """
         if self.path is None:
             return 0
-        cutoff, gone = self._world.wall_ns() - max_age_ns, 0
+        now_ns, gone = self._world.wall_ns(), 0
         with self._lock:
             for table in TABLES:
+                kept_ns = figures_ns if figures_ns is not None and table in FIGURES else max_age_ns
                 for directory in hours_of(self.path / table):
                     end = hour_end_ns(directory.name)
-                    if end is not None and end < cutoff:
+                    if end is not None and end < now_ns - kept_ns:
                         gone += _delete(directory)
         return gone
 

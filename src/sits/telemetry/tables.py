@@ -10,6 +10,8 @@ epoch): they meet the request's row by `trace_id` when somebody asks, because th
 children of, which tells apart the requests of one trace.  In memory a table is `dict[str, numpy.ndarray]`: `object` arrays for text, int64, int32 or float64
 for numbers; on disk it is Parquet with the SQL types below.
 
+`minutes` and `outcomes_minutes` have the figures of every minute (`telemetry.sketches`): readers add up rows of equal keys.
+
 Rules: monotonic times only (`wall_ns` is for display and for `--since`; what other processes saw is in their wall clock); units last in a name; columns are only ever
 added, at the end, because old Parquet files stay readable.  Deliberately absent: anything that can be computed from
 the points (latencies, stages); those are folds in `diagnose`.
@@ -85,6 +87,21 @@ LOGS: Mapping[str, str] = {
     **dict.fromkeys(("level", "process", "trace_id", "request_id", "event", "line"), _TEXT),
 }
 
+MINUTES: Mapping[str, str] = {
+    "minute_wall_ns": _LONG,
+    **dict.fromkeys(("model", "engine", "arm", "stage"), _TEXT),
+    "n": _LONG,
+    "sum_ns": _REAL,
+    "histogram": _BYTES,
+}
+
+OUTCOMES_MINUTES: Mapping[str, str] = {
+    "minute_wall_ns": _LONG,
+    **dict.fromkeys(("model", "engine", "arm", "outcome"), _TEXT),
+    "status": _INT,
+    **dict.fromkeys(("n", "prompt_tokens", "output_tokens", "cached_tokens"), _LONG),
+}
+
 TABLES: Mapping[str, Mapping[str, str]] = {
     "requests": REQUESTS,
     "steps": STEPS,
@@ -94,7 +111,12 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "spans": SPANS,
     "sightings": SIGHTINGS,
     "logs": LOGS,
+    "minutes": MINUTES,
+    "outcomes_minutes": OUTCOMES_MINUTES,
 }
+
+FIGURES = frozenset({"minutes", "outcomes_minutes"})
+"""Tables of figures of many requests, kept for another time than the rows."""
 
 _DTYPES: Mapping[str, Any] = {
     _TEXT: object,

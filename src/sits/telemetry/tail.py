@@ -99,7 +99,7 @@ class Tail:
                 break  # merged or deleted since it was listed: the next look lists again
             found.append(batch)
             self._seen[piece.writer] = piece.seen
-            rows += len(batch["run_id"])
+            rows += len(next(iter(batch.values())))
             if rows >= at_most:
                 break
         if not found:

@@ -24,12 +24,18 @@ class Source(Protocol):
         """Hand out all rows as columns and forget them."""
 
 
+RETAIN_ROUNDS = 30
+"""Retention looks at every hour there is (2,000 for 90 days), so not each time."""
+
+
 class StoreWriter:
     """Drains `sources` (table name -> source) into `store` every `period_s` seconds, on a thread of its own.
 
     Attributes:
         written: rows made durable.
         failures: flushes that failed; `last_error` is the text of the latest.
+        retain_ns: how long rows are kept, 0 for ever; may be set anew at any time.
+        figures_ns: the same of tables of figures; None: as long as rows.
 
     """
 
@@ -40,6 +46,7 @@ class StoreWriter:
         *,
         period_s: float = 0.5,
         retain_ns: int = 0,
+        figures_ns: int | None = None,
         max_pending: int = 200_000,
     ) -> None:
         self.written = 0
@@ -48,8 +55,10 @@ class StoreWriter:
         self._store = store
         self._sources = dict(sources)
         self._period_s = period_s
-        self._retain_ns = retain_ns
+        self.retain_ns = retain_ns
+        self.figures_ns = figures_ns
         self._max_pending = max_pending
+        self._rounds = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sits-store-writer", daemon=True)
 
@@ -65,14 +74,15 @@ class StoreWriter:
         self.write()
 
     def write(self) -> None:
-        """One round: drain, append, flush, retain.  Called by the thread; also fine to call by hand without one."""
+        """One round: drain, append, flush, now and then retain.  Called by the thread; also fine to call by hand without one."""
         try:
             if self._store.pending_rows < self._max_pending:
                 for table, source in self._sources.items():
                     self._store.append(table, source.drain())
             self.written += self._store.flush()
-            if self._retain_ns:
-                self._store.retain(self._retain_ns)
+            if self.retain_ns and not self._rounds % RETAIN_ROUNDS:
+                self._store.retain(self.retain_ns, self.figures_ns)
+            self._rounds += 1
         except (SitsError, OSError) as error:
             self.failures += 1
             self.last_error = str(error)

@@ -21,8 +21,9 @@ from sits.gateway.metrics import Metrics, Vitals
 from sits.policy.sample import REASONS, Keep, Sampler
 from sits.telemetry.packing import Packed
 from sits.telemetry.rows import Arrivals, plain_columns
+from sits.telemetry.sketches import Sketches, Taken
 from sits.telemetry.store import DuckStore
-from sits.telemetry.tables import TABLES, Columns
+from sits.telemetry.tables import FIGURES, TABLES, Columns
 from sits.telemetry.thinning import Thinning
 from sits.telemetry.writer import StoreWriter
 
@@ -46,7 +47,7 @@ class Books:
         self, path: Path, world: World, see: Callable[[Sequence[Packed]], None], fleet: Fleet
     ) -> None:
         makers: dict[str, Callable[[Any], Columns]]
-        makers = {name: functools.partial(plain_columns, name) for name in TABLES}
+        makers = {name: functools.partial(plain_columns, name) for name in TABLES.keys() - FIGURES}
         self._thinning = thinning = Thinning(Sampler(keep_of(fleet)), world)
         makers |= {"requests": thinning.requests, "decisions": thinning.decisions}
         self._arrivals = {name: Arrivals(ROWS_MAX, make) for name, make in makers.items()}
@@ -54,16 +55,22 @@ class Books:
         self._see = see
         self._metrics = Metrics()
         self._judge(fleet)
+        self._sketches = sketches = Sketches(world)
+        figures = {"minutes": Taken(sketches.minutes), "outcomes_minutes": Taken(sketches.outcomes)}
         self._store = DuckStore(path, world=world)
-        self._writer = StoreWriter(
-            self._store, self._arrivals, period_s=WRITE_S, retain_ns=profile_of(fleet.telemetry).traces_kept
-        )
-        self._writer.start()
+        self.writer = StoreWriter(self._store, {**self._arrivals, **figures}, period_s=WRITE_S)
+        self._retain(fleet)
+        self.writer.start()
 
     def adopt(self, fleet: Fleet) -> None:
         """Keep the share of rows that another configuration wants, and judge by its objective; what is known of the slowest stays."""
         self._thinning.sampler.keep = keep_of(fleet)
+        self._retain(fleet)
         self._judge(fleet)
+
+    def _retain(self, fleet: Fleet) -> None:
+        profile = profile_of(fleet.telemetry)
+        self.writer.retain_ns, self.writer.figures_ns = profile.traces_kept, profile.metrics_kept
 
     def _judge(self, fleet: Fleet) -> None:
         engines = [engine.name for engine in fleet.engines]
@@ -82,6 +89,7 @@ class Books:
         """Count what has come; not batch by batch, for the more at once, the cheaper."""
         parts, self._unfolded = self._unfolded, []
         self._metrics.fold(parts)
+        self._sketches.fold(parts)
         self._see(parts)
 
     @property
@@ -97,7 +105,7 @@ class Books:
     @property
     def trouble(self) -> str:
         """Why the store could not be written the last time it could not; empty when it always could."""
-        return self._writer.last_error
+        return self.writer.last_error
 
     def vitals(self) -> Vitals:
         """What is counted here."""
@@ -109,14 +117,15 @@ class Books:
                 f'why="{why}"': rows for why, rows in zip(REASONS, self._thinning.kept, strict=True)
             },
             "sits_rows_thinned_total": {"": self._thinning.thinned},
-            "sits_rows_stored_total": {"": self._writer.written},
-            "sits_store_failures_total": {"": self._writer.failures},
+            "sits_rows_stored_total": {"": self.writer.written},
+            "sits_store_failures_total": {"": self.writer.failures},
         }
 
     def close(self) -> None:
         """Write what is left; takes as long as that takes."""
         self.fold()
-        self._writer.stop()
+        self._sketches.ending = True
+        self.writer.stop()
         self._store.close()
 
 
