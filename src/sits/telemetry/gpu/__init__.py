@@ -1,0 +1,1 @@
+"""GPUs: what their tools print, read into one form, and NVML."""
