@@ -6,12 +6,12 @@ import pytest
 from diagnose_tables import Knobs, make
 from sits.app.report.verdict import state
 from sits.bench.why import why
-from sits.core.breakpoints import FIRST_TOKEN, POINT_COUNT
+from sits.core.breakpoints import FIRST_TOKEN, NAMES, POINT_COUNT
 from sits.core.config import dump_fleet
 from sits.core.fleet import Fleet, Objective, OpenAIEngine
 from sits.core.units import MS, SECOND
 from sits.telemetry.store import DuckStore
-from sits.telemetry.tables import REQUESTS
+from sits.telemetry.tables import REQUESTS, SIGHTINGS
 from sits.world import RealWorld
 
 SEEN = "3" * POINT_COUNT
@@ -22,7 +22,7 @@ WHOLE = SEEN[:FIRST_TOKEN] + "0" + SEEN[FIRST_TOKEN + 1 :]
 def ask(tmp_path):
     """Report on `n` completed requests, of which the last `plain` were not streamed."""
 
-    def made(n, plain=0, metric="ttft", p99=1200 * MS):
+    def made(n, plain=0, metric="ttft", p99=1200 * MS, told=()):
         world = RealWorld()
         requests, _, _ = make(Knobs(n=n))
         requests["run_id"] = np.array(["t-1-abc"] * n, dtype=object)
@@ -30,8 +30,13 @@ def ask(tmp_path):
         if plain:
             requests["first_token"][-plain:] = 0
             requests["exactness"][-plain:] = WHOLE
+        seen = [sightings_of(requests, *points) for points in told]
+        if told:  # the gateway's own points, and no other
+            requests["exactness"] = np.full(n, "33333" + "0" * 12 + "333", dtype=object)
         with DuckStore(tmp_path / "store") as store:
             store.append("requests", {name: requests[name] for name in REQUESTS})
+            for sightings in seen:
+                store.append("sightings", sightings)
             store.flush()
         fleet = Fleet(
             name="t",
@@ -42,6 +47,17 @@ def ask(tmp_path):
         return why(tmp_path / "store", 900 * SECOND, world)
 
     return made
+
+
+def sightings_of(requests, source, off_ns, *points):
+    """What an engine whose clock is `off_ns` ahead of ours tells of `points` of these requests."""
+    n = len(requests["id"])
+    first = requests["wall_ns"] - requests["api_recv"] + off_ns
+    told = {name: np.full(n, "" if kind == "VARCHAR" else 0) for name, kind in SIGHTINGS.items()}
+    told |= {name: requests[name] + first for name in points}
+    told |= {"trace_id": requests["trace_id"], "source": np.full(n, source), "scheme": np.full(n, "vllm")}
+    seen = "".join("3" if name in points else "0" for name in NAMES)
+    return told | {"exactness": np.full(n, seen)}
 
 
 def notes(report):
@@ -87,3 +103,12 @@ def test_a_missed_objective_needs_no_such_number(ask):
     assert report.verified is False
     assert "over the objective of 5" in report.headline
     assert state(report) == "missed"
+
+
+@pytest.mark.parametrize(("off_ns", "clock"), [(0, "on our clock"), (7 * SECOND, "ms off ours")])
+def test_what_an_engine_tells_by_its_spans_is_in_the_report(ask, off_ns, clock):
+    report = ask(400, told=(("vllm@1", off_ns, "engine_recv", "queued", "scheduled"),))
+    assert "vllm@1 (vllm) tells" in notes(report)["What others saw"]
+    assert clock in notes(report)["What others saw"]
+    assert "tells 1200 points of 400 requests" in notes(report)["What others saw"]
+    assert {"to_engine", "engine_queue"} <= {stage.stage for stage in report.stages}

@@ -21,6 +21,8 @@ from sits.core.report import P99_REQUESTS_MIN, LatencySummary, Note, Report, Sid
 from sits.core.units import MS, show_duration
 from sits.diagnose.decompose import account, decompose, latency_summary, left_out
 from sits.diagnose.spectrum import series
+from sits.telemetry import joining
+from sits.telemetry.joining import Joined
 from sits.telemetry.store import DuckStore
 from sits.telemetry.tables import Columns
 from sits.world import stream_generator
@@ -37,7 +39,7 @@ def why(store: Path, since_ns: int, world: World) -> Report:
 
     """
     with DuckStore(store, world=world) as opened:
-        tables, run_id = _newest_run(opened, world.wall_ns() - since_ns)
+        tables, run_id, joined = _newest_run(opened, world.wall_ns() - since_ns)
     fleet = _served(store, run_id)
     promised = fleet.objective.metric if fleet else "ttft"
     objective_ms = (fleet.objective.p99 if fleet else 1_200 * MS) / MS
@@ -83,8 +85,9 @@ def why(store: Path, since_ns: int, world: World) -> Report:
             *DEFINITIONS,
             Note(
                 "Source",
-                f"Requests of run {run_id} as measured at the gateway; engine points 5 to 16 are missing where an engine does not tell them, and show as unattributed.",
+                f"Requests of run {run_id} as measured at the gateway; engine points 5 to 16 are missing where neither an engine nor its spans nor a probe tell them, and show as unattributed.",
             ),
+            *(Note("What others saw", text) for text in joining.notes(joined)),
             *left_out(tables.requests, metric),
             *_not_streamed(done, streamed, promised, metric),
         ),
@@ -121,8 +124,8 @@ def _not_streamed(done: int, streamed: int, promised: str, metric: str) -> tuple
     return (Note("Not streamed", text),)
 
 
-def _newest_run(store: DuckStore, since_wall_ns: int) -> tuple[Tables, str]:
-    """The tables of the run whose last request is the newest, from `since_wall_ns` on.
+def _newest_run(store: DuckStore, since_wall_ns: int) -> tuple[Tables, str, Joined]:
+    """The tables of the run whose last request is the newest, from `since_wall_ns` on, and what engines and probes told of them.
 
     Runs of different processes have different monotonic clocks, so they are never mixed.
     """
@@ -136,12 +139,13 @@ def _newest_run(store: DuckStore, since_wall_ns: int) -> tuple[Tables, str]:
         )
     run = max(runs, key=lambda r: (r["last_wall_ns"], r["run_id"]))
     requests: Columns = store.columns("requests_window", run_id=run["run_id"], since_wall_ns=since_wall_ns)
+    seen = store.columns("sightings_window", run_id=run["run_id"], since_wall_ns=since_wall_ns)
+    joined = joining.completed(requests, seen)
     arrived = requests["api_recv"][requests["api_recv"] > 0]
     start_ns = int(arrived.min()) if len(arrived) else None
     window = {"run_id": run["run_id"], "start_ns": start_ns}
-    return Tables(
-        requests, store.columns("steps_window", **window), store.columns("signals_window", **window)
-    ), run["run_id"]
+    steps, signals = store.columns("steps_window", **window), store.columns("signals_window", **window)
+    return Tables(joined.requests, steps, signals), run["run_id"], joined
 
 
 def _served(store: Path, run_id: str) -> Fleet | None:
