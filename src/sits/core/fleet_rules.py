@@ -22,6 +22,7 @@ from sits.core.fleet_access_rules import check_access
 from sits.core.fleet_adapters import AdapterEngine, AdapterProbe, RuntimeAdapter, RuntimeAdapters
 from sits.core.fleet_cache import ResponseCache
 from sits.core.fleet_environment import check_environment
+from sits.core.fleet_profile import check_profiling
 from sits.core.fleet_routes import RouteArm, Shift
 from sits.core.fleet_window import WINDOW_RANGES, check_window
 from sits.core.inherit import check_like, inherit, refer
@@ -121,6 +122,7 @@ def check(fleet: tree.Fleet, path: str, report: Report) -> None:
     check_window(fleet.policy.window, join(path, "policy.window"), report)
     engines = {engine.name for engine in fleet.engines}
     check_environment(fleet.telemetry, engines, join(path, "telemetry"), report)
+    check_profiling(fleet.telemetry.profile, join(path, "telemetry.profile"), report)
     for at, release in releases_of(fleet, path):
         _check_arms(release, join(at, "arms"), report)
     check_releases(fleet, path, report)

@@ -5,6 +5,7 @@ Rules: everything here is off the path of requests; what is not said is what the
 Deliberately absent: what is measured (all of it, always).
 """
 
+from sits.core.fleet_profile import Profiling
 from sits.core.section import Section
 from sits.core.units import Ns, Share
 
@@ -23,7 +24,7 @@ class Telemetry(Section, frozen=True, kw_only=True):
 
     `environment`: `prod`, `preprod`, or one of your own.  From its profile come, unless said here: `sampling`, the share of ordinary
     requests whose rows are kept; `traces_kept`, how long the rows of single requests stay in the store; `metrics_kept`, how long the
-    figures per minute stay; `alert_within`, how soon a breach of the objective is to be told.
+    figures per minute stay; `alert_within`, how soon a breach of the objective is to be told.  `profile`: whether processes are sampled.
     """
 
     environment: str = "prod"
@@ -32,3 +33,4 @@ class Telemetry(Section, frozen=True, kw_only=True):
     metrics_kept: Ns | None = None
     alert_within: Ns | None = None
     pinned: Pinned = Pinned()
+    profile: Profiling = Profiling()

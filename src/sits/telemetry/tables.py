@@ -11,6 +11,7 @@ children of, which tells apart the requests of one trace.  In memory a table is 
 for numbers; on disk it is Parquet with the SQL types below.
 
 `minutes` and `outcomes_minutes` have the figures of every minute (`telemetry.sketches`): readers add up rows of equal keys.
+`profiles` has one row a process and window, its samples as gzipped pprof (`telemetry.profile`).
 
 Rules: monotonic times only (`wall_ns` is for display and for `--since`; what other processes saw is in their wall clock); units last in a name; columns are only ever
 added, at the end, because old Parquet files stay readable.  Deliberately absent: anything that can be computed from
@@ -102,6 +103,14 @@ OUTCOMES_MINUTES: Mapping[str, str] = {
     **dict.fromkeys(("n", "prompt_tokens", "output_tokens", "cached_tokens"), _LONG),
 }
 
+PROFILES: Mapping[str, str] = {
+    "run_id": _TEXT,
+    **dict.fromkeys(("wall_ns", "duration_ns"), _LONG),
+    "process": _TEXT,
+    **dict.fromkeys(("period_ns", "samples", "cpu_ns", "own_ns"), _LONG),
+    "profile": _BYTES,
+}
+
 TABLES: Mapping[str, Mapping[str, str]] = {
     "requests": REQUESTS,
     "steps": STEPS,
@@ -111,6 +120,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "spans": SPANS,
     "sightings": SIGHTINGS,
     "logs": LOGS,
+    "profiles": PROFILES,
     "minutes": MINUTES,
     "outcomes_minutes": OUTCOMES_MINUTES,
 }

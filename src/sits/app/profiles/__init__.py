@@ -1,0 +1,1 @@
+"""Profiles for people: the commands, the flame graph, the page it stands on."""
