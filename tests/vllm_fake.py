@@ -205,8 +205,18 @@ class GPUModelRunner:
 """,
     "v1/metrics/__init__.py": "",
     "v1/metrics/loggers.py": """
-class StatLoggerBase:
-    pass
+from abc import ABC, abstractmethod
+
+
+class StatLoggerBase(ABC):
+    @abstractmethod
+    def __init__(self, vllm_config, engine_index=0): ...
+
+    @abstractmethod
+    def record(self, scheduler_stats, iteration_stats, mm_cache_stats=None, engine_idx=0): ...
+
+    @abstractmethod
+    def log_engine_initialized(self): ...
 """,
 }
 

@@ -250,6 +250,8 @@ def test_statistics_of_finished_requests_are_in_their_trace(tmp_path):
     more = """
 from types import SimpleNamespace as N
 from sits.telemetry.probe.stats import SitsStats
+from vllm.v1.metrics.loggers import StatLoggerBase
+assert issubclass(SitsStats, StatLoggerBase)
 stats = SitsStats(None, 0)
 """
     after = """

@@ -4,17 +4,15 @@
 record(scheduler stats, iteration stats), once a step ──> vllm.finished, one a request, in the request's trace
                                                       └─> vllm.steps, one a second: steps, requests running and waiting, KV usage, tokens
 ```
-Rules: a plug-in of this group is a subclass of vLLM's own class, so this module imports vLLM, and only vLLM imports this module.  Where the probe stands
-down it records nothing.  vLLM switches its statistics on when a plug-in of this group is there, even if `--disable-log-stats` asks for none; to keep
-them off, leave `sits_probe` out of `VLLM_PLUGINS`.
+Rules: a plug-in of this group is a subclass of vLLM's own class; `SitsStats` is made when vLLM asks this module for it, so that the module itself
+needs no vLLM.  Where the probe stands down it records nothing.  vLLM switches its statistics on when a plug-in of this group is there, even
+if `--disable-log-stats` asks for none; to keep them off, leave `sits_probe` out of `VLLM_PLUGINS`.
 
 Deliberately absent: vLLM's own metrics; they are scraped from `/metrics`.
 """
 
 import os
 from typing import Any
-
-from vllm.v1.metrics.loggers import StatLoggerBase
 
 from sits.telemetry.probe import plugin
 from sits.telemetry.probe.seeing import REQUEST, whose
@@ -34,7 +32,7 @@ class Steps:
         self.kv_usage = 0.0
 
 
-class SitsStats(StatLoggerBase):  # type: ignore[misc]  # vLLM is not there when types are checked
+class Statistics:
     """One engine's statistics, in the API server."""
 
     def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
@@ -116,3 +114,12 @@ class SitsStats(StatLoggerBase):  # type: ignore[misc]  # vLLM is not there when
         }
         trace_id, span_id = os.urandom(16).hex(), os.urandom(8).hex()
         probe.seeing.put(Span(trace_id, span_id, "", "vllm.steps", steps.begin_ns + by, now_ns + by, told))
+
+
+def __getattr__(name: str) -> type:
+    """`SitsStats`, `Statistics` as vLLM wants them."""
+    if name != "SitsStats":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from vllm.v1.metrics.loggers import StatLoggerBase  # noqa: PLC0415  # there in vLLM's processes only
+
+    return type("SitsStats", (Statistics, StatLoggerBase), {"__doc__": Statistics.__doc__})
