@@ -22,12 +22,14 @@ import click
 from sits import __version__
 from sits.app.access import access, keys
 from sits.app.adapters import adapters
+from sits.app.alerts.commands import alerts
 from sits.app.calibrate import calibrate
 from sits.app.check import check
 from sits.app.importing.command import importing
 from sits.app.live import reload, up
 from sits.app.plan import plan
 from sits.app.predict_cmd import predict
+from sits.app.profiles.commands import profile
 from sits.app.quantities import DURATION, Number, Whole
 from sits.app.quota import quota
 from sits.app.replay import explain, replay
@@ -284,6 +286,8 @@ cli.add_command(access)
 cli.add_command(adapters)
 cli.add_command(quota)
 cli.add_command(shift)
+cli.add_command(profile)
+cli.add_command(alerts)
 cli.add_command(importing)
 
 

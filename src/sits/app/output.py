@@ -118,6 +118,11 @@ def write_text(path: Path, content: str) -> Path:
     return _write(path, content.encode())
 
 
+def write_bytes(path: Path, content: bytes) -> Path:
+    """The same with bytes."""
+    return _write(path, content)
+
+
 def _write(path: Path, content: bytes) -> Path:
     """Write all of a file or nothing: beside it first, then in its place; what is no plain file (a pipe, /dev/stdout) is written to."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -105,7 +105,7 @@ def run(program: tuple[str, ...], hz: int, outs: tuple[Path, ...]) -> int:
 
         told = msgspec.json.decode(result.read_bytes())
     made = from_batch(
-        told["batch"],
+        _without_launcher(told["batch"], str(child.__file__)),
         label,
         process=" ".join(rest[:2] if rest[0] == "-m" else rest[:1]),
         wall_ns=told["wall_ns"],
@@ -118,6 +118,22 @@ def run(program: tuple[str, ...], hz: int, outs: tuple[Path, ...]) -> int:
     if told["failures"]:
         click.echo(f"sitsctl: {told['failures']} samples could not be taken", err=True)
     return code
+
+
+def _without_launcher(batch: dict[str, Any], launcher: str) -> dict[str, Any]:
+    """What was sampled, without the frames that started the program; they are the outermost ones, as far as `runpy`."""
+    ours = {
+        number
+        for number, (_, file, _) in enumerate(batch["frames"])
+        if launcher.endswith(file) or file == "<frozen runpy>"
+    }
+    samples = []
+    for *head, places in batch["samples"]:
+        kept = list(places)
+        while len(kept) > 1 and kept[-1] in ours:
+            kept.pop()
+        samples.append([*head, kept])
+    return {**batch, "samples": samples}
 
 
 def _interpreter(program: "Sequence[str]") -> "tuple[list[str], list[str]]":
@@ -183,7 +199,8 @@ def show(
     compared = None
     if since is None:
         found = merged(read_profile(file) for file in files)
-        about = ", ".join(str(file) for file in files)
+        about = ""
+        heading = ", ".join(file.name for file in files)
     else:
         from sits.app.output import require_store  # noqa: PLC0415
         from sits.app.profiles.stored import compared_in, profile_in  # noqa: PLC0415
@@ -193,14 +210,15 @@ def show(
         world = RealWorld()
         since_ns = world.wall_ns() - since
         found = profile_in(store, world, since_wall_ns=since_ns, process=process)
-        about = f"{store}, {found.process}"
+        about = f"From {store}."
+        heading = found.process
         if diff:
             compared = compared_in(store, world, found.of(layer, op, trace), since_wall_ns=since_ns)
     found = found.of(layer, op, trace)
     cut = ", ".join(
         f"{name} {value}" for name, value in (("layer", layer), ("op", op), ("trace", trace)) if value
     )
-    about += f"; only {cut}" if cut else ""
+    about += f" Only {cut}." if cut else ""
     if not found.samples:
         click.echo("sitsctl: no samples there" + (f" of {cut}" if cut else ""), err=True)
         return FAILED
@@ -214,7 +232,7 @@ def show(
                 page_html("Slow requests against the others", found, about=about, compared=compared),
             )
         else:
-            write_profile(out, found, found.process or about, about)
+            write_profile(out, found, found.process or heading, about.strip())
     if as_json:
         from sits.app.output import print_json  # noqa: PLC0415
 
@@ -306,5 +324,5 @@ def _tell(found: "Profile", outs: "Sequence[Path]", *, compared: Any = None, err
                 f"  {one.slow:5.1%}  {one.rest:6.1%}   {100 * one.low:+.1f} to {100 * one.high:+.1f}"
                 f"   {short(one.frame.function)}  {one.frame.file}{mark}"
             )
-    for out in outs:
-        say(f"\nwrote {out}")
+    if outs:
+        say(f"\nwrote {', '.join(str(out) for out in outs)}")

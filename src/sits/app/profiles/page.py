@@ -89,8 +89,10 @@ def _says(profile: Profile) -> str:
     ranked = [one for one in by_operation(profile.samples) if one[0]]
     if not ranked:
         return ""
-    named = ", ".join(f"{name} {ns / profile.ns:.0%}" for name, ns, _ in ranked[:3])
-    return element("p", escape(f"Most CPU time went to {named}."), class_="says")
+    named = ", ".join(f"{name} {ns / profile.ns:.0%}" for name, ns, _ in ranked[:4])
+    unknown = 1 - sum(ns for _, ns, _ in ranked) / profile.ns
+    rest = f"; {unknown:.0%} belongs to no operation known here" if unknown > 0.005 else ""
+    return element("p", escape(f"CPU time by operation: {named}{rest}."), class_="says")
 
 
 def _compared(compared: Comparison) -> list[str]:
@@ -137,7 +139,7 @@ def _bar(profile: Profile, compared: Comparison | None) -> str:
             )
         ]
     search = '<input type="search" placeholder="Find a function  /" aria-label="Find a function">'
-    return f'<div class="bar">{search}<button class="out" disabled>Show all</button><span class="found soft"></span>{"".join(chips)}</div>'
+    return f'<div class="bar">{search}<button class="out" disabled>Show all</button>{"".join(chips)}<span class="found soft"></span></div>'
 
 
 def _small(drawn: Flame) -> str:
