@@ -30,6 +30,7 @@ def up(path: Path, say: Log, workers: int | None = None) -> None:
     _check_workers(fleet)
     _check_store(Path(fleet.gateway.store))
     supervisor = Supervisor(path, fleet, RealWorld(), say, workers=workers)
+    say.know(generation=supervisor.current.number, environment=fleet.telemetry.environment)
     gc.collect()
     gc.freeze()  # what is here now stays, and pages nobody writes to are shared with all children
     supervisor.run()

@@ -17,6 +17,7 @@ requests that went well: each has its row.
 """
 
 import logging
+import re
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from datetime import UTC, datetime
@@ -36,6 +37,8 @@ FIRST = ("time", "level", "event", "logger", "app", "environment", "process", "g
 IDS = ("trace_id", "span_id", "request_id")
 ALWAYS = (*FIRST, *IDS)
 """Fields with a meaning of their own, in the order they are written."""
+
+_REQUEST = re.compile(r"\brequest ([0-9a-f]{32})\b")
 
 TEXT_MAX = 16_384
 """Characters of one value that are written; a stack is longest."""
@@ -167,7 +170,9 @@ class Bridge(logging.Handler):
                 stack = logging.Formatter().formatException(record.exc_info)
             level: Level = "error" if record.levelno >= logging.ERROR else "warning"
             level = level if record.levelno >= logging.WARNING else "info"
-            self._log(record.getMessage(), level, logger=record.name, stack=stack)
+            said = record.getMessage().strip()
+            named = _REQUEST.search(said)
+            self._log(said, level, logger=record.name, request_id=named[1] if named else "", stack=stack)
         except Exception:  # noqa: BLE001  # a line that cannot be written must not raise where it was said
             self.handleError(record)
 

@@ -27,6 +27,7 @@ from sits.telemetry.stage_queries import (
     slow_stages,
     stage_quantiles,
 )
+from sits.telemetry.trace_queries import TRACE_QUERIES
 
 _REQUEST_BOUNDS = """
     ($run_id IS NULL OR run_id = $run_id)
@@ -102,6 +103,7 @@ FLEET: Mapping[str, str] = fleet_queries(DuckDialect())
 
 QUERIES: Mapping[str, str] = {
     **FLEET,
+    **TRACE_QUERIES,
     "steps_window": f"""
 SELECT * FROM steps WHERE {_SAMPLE_BOUNDS}
     AND ($engine IS NULL OR engine = $engine)

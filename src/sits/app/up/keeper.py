@@ -16,7 +16,7 @@ Deliberately absent: requests, and starting or stopping anybody.
 import asyncio
 import functools
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +27,14 @@ from sits.app.shift.shifting import Shifting
 from sits.app.up.generation import Generation, unpack
 from sits.app.up.link import Hear, Link, Serve
 from sits.app.up.services import Services
+from sits.app.up.telling import Telling
 from sits.core.config import dump_fleet
 from sits.core.errors import SitsError
 from sits.core.ports import World
 from sits.gateway.metrics import FAMILIES, Vitals, added, engine_vitals, escaped, page
 from sits.gateway.shared import Shared
+from sits.telemetry.logs import Log
+from sits.telemetry.packing import Packed
 
 if TYPE_CHECKING:
     from sits.app.up.books import Books
@@ -60,11 +63,13 @@ class Desk(msgspec.Struct, frozen=True):
 class Keeper:
     """Keeps from `run` until it is told to finish."""
 
-    def __init__(self, desk: Desk, world: World, pid: int, say: Callable[[str], None]) -> None:
+    def __init__(self, desk: Desk, world: World, pid: int, say: Log) -> None:
         self.desk = desk
         self.world = world
         self._pid = pid
         self._say = say
+        self._telling = Telling(world, say)
+        say.keep = self._keep_line
         self._about = About()
         self._known: dict[int, Vitals] = {}
         self._past: Vitals = {}
@@ -88,7 +93,12 @@ class Keeper:
         asked = Link(self.desk.admin, serves={"page": self._page, "board": self._board})
         self._supervisor = supervisor = Link(
             self.desk.supervisor,
-            {"generation": self._adopt, "about": self._hear_about, "finish": lambda _: self._finished.set()},
+            {
+                "generation": self._adopt,
+                "about": self._hear_about,
+                "log": self._keep_line,
+                "finish": lambda _: self._finished.set(),
+            },
         )
         self._services.adopt(first.fleet)
         books = await asyncio.to_thread(self._open)
@@ -104,6 +114,8 @@ class Keeper:
             link.drain()
         asked.close()
         await self._services.close()
+        books.fold()
+        self._telling.close()
         await asyncio.to_thread(books.close)
         supervisor.send("drained", (books.completed, self._dropped(), books.trouble))
 
@@ -135,17 +147,26 @@ class Keeper:
         from sits.app.up.watch import Watch  # noqa: PLC0415
 
         self._watch = Watch(self.world, self._observed, self._say)
-        return Books(self._path, self.world, self._shifting.see, self._generation.fleet)
+        return Books(self._path, self.world, self._see, self._generation.fleet)
+
+    def _see(self, parts: Sequence[Packed]) -> None:
+        self._shifting.see(parts)
+        self._telling.see(parts)
+
+    def _keep_line(self, row: Sequence[Any]) -> None:
+        """A log line goes to the store with the rows."""
+        self._rows(("logs", self._generation.run_id, [row]))
 
     def _tell(self, worker: int, kind: str, body: Any) -> None:
         self._links[worker].send(kind, body)
 
     def _adopt(self, packed: bytes) -> None:
         self._generation = unpack(packed)
+        self._say.know(generation=self._generation.number)
         try:
             self._services.adopt(self._generation.fleet)
         except SitsError as error:  # workers serve it all the same; what is missing here refuses for itself
-            self._say(f"keeper: {error}")
+            self._say(f"keeper: {error}", "error")
         if self._books is not None:
             self._serve(self._generation)
 
@@ -154,7 +175,7 @@ class Keeper:
         try:
             self._shifting.adopt(new.written)
         except SitsError as error:  # what is served goes on; the shift does not
-            self._say(f"keeper: {error}")
+            self._say(f"keeper: {error}", "error")
         (self._path / f"fleet-{new.name}.yaml").write_text(dump_fleet(new.fleet))
         self._watch.adopt(new.fleet)
         if self._books is not None:
@@ -170,6 +191,7 @@ class Keeper:
         self._known[worker] = vitals
         if self._books is not None:
             self._books.fold()  # once a second, for each worker tells them so often
+            self._telling.look(self.desk.shared, self._generation.slots)
             if self._shifting.look():
                 self._supervisor.send("reload")
 

@@ -9,7 +9,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ from sits.app.up.worker import Post, Worker
 from sits.core.errors import SitsError
 from sits.core.ports import World
 from sits.gateway.shared import Shared
+from sits.telemetry.logs import Log, bridge
 
 NICE = 5
 """Requests come before records, where both want one core."""
@@ -38,10 +39,13 @@ def serve(
     shared: Shared,
     first: Generation,
     world: World,
+    say: Log,
 ) -> None:
     """Be a worker."""
     post = Post(index, listeners, keeper, supervisor, shared)
-    _run(Worker(post, world).run(first), supervisor)
+    mine = say.of(f"worker-{index}")
+    bridge(mine)
+    _run(Worker(post, world, mine).run(first), supervisor)
 
 
 def keep(
@@ -51,16 +55,18 @@ def keep(
     shared: Shared,
     first: Generation,
     world: World,
-    say: Callable[[str], None],
+    say: Log,
 ) -> None:
     """Be the keeper."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the last to go: the supervisor says when
     os.nice(NICE)
     from sits.app.up.keeper import Desk, Keeper  # noqa: PLC0415  # numpy and duckdb
 
+    mine = say.of("keeper")
+    bridge(mine)
     collect_rarely()  # rows that come by the thousand make no cycles: a fifth of its time was looking for some
     desk = Desk(workers, admin, supervisor, shared)
-    _run(Keeper(desk, world, os.getpid(), say).run(first), supervisor)
+    _run(Keeper(desk, world, os.getpid(), mine).run(first), supervisor)
 
 
 def administer(
@@ -71,14 +77,16 @@ def administer(
     addresses: tuple[str, str],
     first: Generation,
     world: World,
-    say: Callable[[str], None],
+    say: Log,
 ) -> None:
     """Be the admin process."""
     os.nice(ADMIN_NICE)
     from sits.app.up.admin import Admin, Post  # noqa: PLC0415  # a web server, and all that looks into the store
 
     post = Post(listeners, keeper, supervisor, shared, *addresses)
-    _run(Admin(post, world, say).run(first), supervisor)
+    mine = say.of("admin")
+    bridge(mine)
+    _run(Admin(post, world, mine).run(first), supervisor)
 
 
 def _run(work: Coroutine[Any, Any, None], supervisor: socket.socket) -> None:

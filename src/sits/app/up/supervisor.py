@@ -20,13 +20,13 @@ import os
 import selectors
 import signal
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from sits.app.up.children import Child, StuckError
 from sits.app.up.files import raise_file_limit
 from sits.app.up.generation import Generation, check_change, generation, pack, read
+from sits.app.up.lines import Lines, farewell
 from sits.app.up.link import pair
 from sits.app.up.notice import Board, Notice
 from sits.app.up.ports import listening
@@ -37,6 +37,7 @@ from sits.core.fleet import Fleet
 from sits.core.ports import World
 from sits.core.units import SECOND
 from sits.gateway.shared import Shared, assign_slots, room_for
+from sits.telemetry.logs import Log
 
 LOOK_NS = SECOND
 """How often a watched file is looked at."""
@@ -50,8 +51,6 @@ SLEEP_S = 60.0
 GIVE_UP_NS = SECOND // 2
 """A pause before the next life from which on waiting connections are better off elsewhere."""
 
-Say = Callable[[str], None]
-
 
 class Supervisor:
     """Runs one gateway until it is told to stop.
@@ -62,7 +61,7 @@ class Supervisor:
     """
 
     def __init__(
-        self, path: Path, fleet: Fleet, world: World, say: Say, *, workers: int | None = None
+        self, path: Path, fleet: Fleet, world: World, say: Log, *, workers: int | None = None
     ) -> None:
         self.path = path
         self.world = world
@@ -86,6 +85,7 @@ class Supervisor:
         self._admin_listeners = some[0]
         self._children = (self.keeper, *self.workers, *([self.admin] if self._admin_at else []))
         self._board = Board(Path(fleet.gateway.store), self._address.rpartition(":")[2])
+        say.keep = Lines(self.keeper, self._tell)
         self._problems: tuple[str, ...] = ()
         self._restarts: dict[str, int] = {}
         self._reloads = dict.fromkeys(("taken", "refused", "unchanged"), 0)
@@ -124,7 +124,7 @@ class Supervisor:
             self._board.take_down()
         if self._refused is not None:
             raise self._refused
-        self.say(self._farewell())
+        self.say(farewell(self._last_words, self.current.fleet.gateway.store))
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
@@ -186,12 +186,13 @@ class Supervisor:
             elif kind == "cannot":
                 text, field, value, hint = body
                 if child is self.admin:
-                    self.say(f"admin: {text}")
+                    self.say(f"admin: {text}", "error")
                     continue
                 self._refused = ConfigError(text, field=field, value=value, hint=hint)
                 self._stop()
             elif kind == "refused":
-                self.say(f"{child.name} cannot take generation {body[0]} and is started again: {body[1]}")
+                number, why = body
+                self.say(f"{child.name} cannot take generation {number} and starts again: {why}", "warning")
                 child.signal(signal.SIGTERM)
             elif kind == "reload":  # a shift has come to other weights
                 self._reload()
@@ -232,7 +233,7 @@ class Supervisor:
 
     def _serve(self, index: int) -> None:
         ends = self._links[index][0], self.workers[index].theirs
-        serve(index, tuple(self._listeners[index]), *ends, self.shared, self.current, self.world)
+        serve(index, tuple(self._listeners[index]), *ends, self.shared, self.current, self.world, self.say)
 
     def _keep(self) -> None:
         ends = tuple(theirs for _, theirs in self._links), self._admin_link[1], self.keeper.theirs
@@ -267,7 +268,10 @@ class Supervisor:
             self._refused = BugError(f"{child.name} (process {pid}) ended while starting: {how}")
             self._stop()
             return
-        self.say(f"{child.name} (process {pid}) died of {how}; the next one starts in {pause_ns // 10**6} ms")
+        self.say(
+            f"{child.name} (process {pid}) died of {how}; the next one starts in {pause_ns // 10**6} ms",
+            "error",
+        )
         self._restarts[child.name] = self._restarts.get(child.name, 0) + 1
         if child is self.keeper:
             for worker in self.workers:
@@ -288,7 +292,7 @@ class Supervisor:
         try:
             child.tell(kind, body)
         except StuckError:
-            self.say(f"{child.name} (process {child.pid}) does not react and is started again")
+            self.say(f"{child.name} (process {child.pid}) does not react and is started again", "error")
             child.signal(signal.SIGKILL)
 
     def _tell_keeper(self) -> None:
@@ -369,6 +373,7 @@ class Supervisor:
             else:
                 self._reloads["taken"] += 1
                 self.current = new
+                self.say.know(generation=new.number)
                 self._serving.clear()
                 for child in self._children:
                     self._tell(child, "generation", pack(new))
@@ -387,14 +392,8 @@ class Supervisor:
     def _keep_old(self, problems: list[str]) -> None:
         self._reloads["refused"] += 1
         self._problems = tuple(problems)
-        self.say(f"{self.path} is refused, generation {self.current.number} ({self.current.name}) goes on:")
+        old = self.current
+        self.say(f"{self.path} is refused, generation {old.number} ({old.name}) goes on:", "error")
         for problem in problems:
-            self.say(f"  {problem}")
+            self.say(f"  {problem}", "error")
         self._put_notice()
-
-    def _farewell(self) -> str:
-        if self._last_words is None:
-            return f"stopped; the keeper ended without a word, store in {self.current.fleet.gateway.store}"
-        answered, dropped, failure = self._last_words
-        trouble = f" (the store: {failure})" if failure else ""
-        return f"drained; {answered} answered, {dropped} records dropped, store in {Path(self.current.fleet.gateway.store)}{trouble}"

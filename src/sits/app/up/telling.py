@@ -51,7 +51,11 @@ class Telling:
     def see(self, parts: Sequence[Packed]) -> None:
         """Tell of the requests among these rows that deserve it."""
         for part in parts:
-            bad = {at: named for at, named in enumerate(map(_named, part.kinds)) if _deserves(named)}
+            bad = {
+                at: named
+                for at, named in enumerate(_named(tuple(kind)) for kind in part.kinds)
+                if _deserves(named)
+            }
             if bad:
                 for row, kind in enumerate(part.kind):
                     if kind in bad:

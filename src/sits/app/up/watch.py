@@ -14,6 +14,7 @@ from sits.bench.target import fetch
 from sits.core.errors import SitsError
 from sits.core.fleet import Fleet, OpenAIEngine
 from sits.core.ports import World
+from sits.telemetry.logs import Say
 from sits.telemetry.prometheus_text import parse
 from sits.telemetry.signals import engine_facts, rows, view
 
@@ -29,7 +30,7 @@ Observed = Callable[[str, int, Mapping[str, float], int], None]
 class Watch:
     """One task an engine of the fleet in use."""
 
-    def __init__(self, world: World, observed: Observed, say: Callable[[str], None]) -> None:
+    def __init__(self, world: World, observed: Observed, say: Say) -> None:
         self._world = world
         self._observed = observed
         self._say = say
@@ -63,7 +64,11 @@ class Watch:
                 values, capacity = await loop.run_in_executor(self._threads, state_of, engine)
             except (SitsError, OSError) as error:
                 if not told:
-                    self._say(f"engine {engine.name}: no metrics ({error}); its state counts as unknown")
+                    self._say(
+                        f"engine {engine.name}: no metrics ({error}); its state counts as unknown",
+                        "warning",
+                        engine=engine.name,
+                    )
                 told = True
                 continue
             told = False

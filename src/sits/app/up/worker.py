@@ -34,6 +34,7 @@ from sits.gateway.pipeline import Gateway
 from sits.gateway.places import Place
 from sits.gateway.server import Page, Pages, Server
 from sits.gateway.shared import Shared
+from sits.telemetry.logs import Log
 from sits.wire import build_engine
 
 VITALS_TICKS = 10
@@ -53,9 +54,10 @@ class Post(msgspec.Struct, frozen=True):
 class Worker:
     """Serves from `run` until it is told to stop."""
 
-    def __init__(self, post: Post, world: World) -> None:
+    def __init__(self, post: Post, world: World, log: Log | None = None) -> None:
         self.post = post
         self.world = world
+        self._log = log
         self._ticks = 0
         self._runs: dict[Gateway, str] = {}
         self._pauses = Pauses(world)
@@ -83,7 +85,9 @@ class Worker:
             ended=stop.set,
         )
         self._supervisor = supervisor
-        self._outbox = Outbox(self._keeper, self.world, self._tell_vitals)
+        self._outbox = outbox = Outbox(self._keeper, self.world, self._tell_vitals)
+        if self._log is not None:
+            self._log.keep = lambda row: outbox.newest.add("logs", row)
         if first.emulated:
             from sits.app.up import emulated  # noqa: PLC0415  # numpy and a compiled kernel
 
