@@ -125,7 +125,13 @@ def decode(data: bytes, name: str = "profile") -> Profile:
     """
     try:
         return _read(_unpacked(data))
-    except (ValueError, IndexError, EOFError, OSError, zlib.error) as error:
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        zlib.error,
+    ) as error:  # fields of other kinds than they have
         raise ConfigError(
             f"no pprof profile: {error}", field=name, hint="gzipped or plain profile.proto"
         ) from None
