@@ -86,6 +86,7 @@ def test_every_command_explains_itself(run, command):
         "quota": "show",
         "shift": "status",
         "import": "litellm",
+        "alerts": "rules",
     }
     if command in inner:  # a group: its commands have it
         assert "--json" in run(command, inner[command], "--help")[1]
@@ -100,7 +101,7 @@ def test_every_command_explains_itself(run, command):
         (("investigat",), "did you mean 'investigate'?"),
         (
             ("xyzzy",),
-            "commands: reproduce, up, reload, why, investigate, check, explain, replay, plan, seedcheck, calibrate, predict, keys, access, adapters, quota, shift, import, version",
+            "commands: reproduce, up, reload, why, investigate, check, explain, replay, plan, seedcheck, calibrate, predict, keys, access, adapters, quota, shift, alerts, import, version",
         ),
         (("reproduce", "--seeed", "3"), "--seed"),
         (("reproduce", "--seed", "-1"), "-1"),

@@ -1,0 +1,84 @@
+"""What a fleet promises, as service level indicators: what is bad, of how much, and how much of it there may be.
+
+A P99 under 1.2 s is the promise that one answer in a hundred may take longer: a budget of 1 %.  The gateway judges each answer by the
+objective of the configuration it serves and counts both (`sits_objective_requests_total`, `sits_objective_missed_total`), so the indicator
+is exact whatever the buckets of the histograms, and stays so when the objective is changed while serving.  For availability the budget is
+what `objective.availability` leaves; what counts against it is `sits_errors_total`.
+
+Deliberately absent: rules and pictures made of them.
+"""
+
+import msgspec
+
+from sits.core.fleet import Fleet
+from sits.core.units import show_duration
+
+P99_BUDGET = 0.01
+TIMES = {"ttft": "time to first token", "e2e": "end-to-end time"}
+
+
+class Indicator(msgspec.Struct, frozen=True, kw_only=True):
+    """One promise.
+
+    Attributes:
+        name: the part of metric and alert names, like `objective`; `title` the same in `CamelCase`.
+        bad, all: PromQL with `{window}` for the range: a rate each, 1/s.
+        budget: allowed share of bad ones, 0..1.
+        bad_words: what a bad one is.
+
+    """
+
+    name: str
+    title: str
+    bad: str
+    all: str
+    budget: float
+    bad_words: str
+
+    def ratio(self, window: str) -> str:
+        """The share of bad ones in a window; nothing when there were none at all."""
+        return f"{self.bad} / ({self.all})".replace("{window}", window)
+
+    def record(self, window: str) -> str:
+        """The name of the recording rule of that share."""
+        return f"sits:{self.name}:ratio_rate{window}"
+
+
+def job_of(fleet: Fleet) -> str:
+    """The `job` under which Prometheus scrapes the gateways of a fleet."""
+    return f"sits-{fleet.name}"
+
+
+def selector(fleet: Fleet, *more: str) -> str:
+    """Of the metrics of this fleet.
+
+    >>> from sits.core.fleet import OpenAIEngine
+    >>> selector(Fleet(name="shop", engines=()), 'outcome="completed"')
+    '{job="sits-shop",outcome="completed"}'
+    """
+    job = job_of(fleet).replace("\\", "\\\\").replace('"', '\\"')
+    return "{" + ",".join([f'job="{job}"', *more]) + "}"
+
+
+def indicators(fleet: Fleet) -> tuple[Indicator, Indicator]:
+    """The two promises of every fleet: its P99, and its availability."""
+    s, done = selector(fleet), selector(fleet, 'outcome="completed"')
+    objective = fleet.objective
+    return (
+        Indicator(
+            name="objective",
+            title="Latency",
+            bad=f"sum(rate(sits_objective_missed_total{s}[{{window}}]))",
+            all=f"sum(rate(sits_objective_requests_total{s}[{{window}}]))",
+            budget=P99_BUDGET,
+            bad_words=f"answers have a {TIMES[objective.metric]} over {show_duration(objective.p99)}",
+        ),
+        Indicator(
+            name="availability",
+            title="Availability",
+            bad=f"sum(rate(sits_errors_total{s}[{{window}}]))",
+            all=f"(sum(rate(sits_requests_total{done}[{{window}}])) or vector(0)) + sum(rate(sits_errors_total{s}[{{window}}]))",
+            budget=round(1 - objective.availability, 9),
+            bad_words="requests failed, or were refused for want of capacity",
+        ),
+    )

@@ -1,0 +1,194 @@
+"""Prometheus rules of a fleet: its promises watched over several windows, and what else somebody has to know of.
+
+```
+share of bad ones > burn x budget, in the long window and in the short one        (Google, The Site Reliability Workbook, ch. 5)
+  page    14.4 x   last W                at least 5 bad ones: told within `alert_within` (`app.alerts.delays`)
+  page    14.4 x   1 h and 5 min         2 % of a 30-day budget in an hour
+  page     6   x   6 h and 30 min        5 % in six hours
+  ticket   3   x   1 d and 2 h           10 % in a day
+  ticket   1   x   3 d and 6 h           10 % in three days
+```
+The long window says that it matters, the short one that it still goes on.  The first row is not the workbook's: five minutes are too long
+for a promise of 45 s; five bad ones keep a quiet night's single slow answer from waking anybody.
+
+Rules: a threshold is never above the middle between budget and all (else a large budget could not be burned fast enough to be told); every
+alert says what it means, which command explains it, and where the board is; expressions use only metrics the gateway has.
+
+Deliberately absent: who is told (Alertmanager's), and thresholds nobody promised.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from sits.app.alerts.delays import Delays, delays
+from sits.app.alerts.objectives import Indicator, indicators, selector
+from sits.core.fleet import Fleet
+from sits.core.fleet_environment import profile_of
+
+LEAST_BAD = 5
+FAST_BURN = 14.4
+BURNS = (
+    ("page", 14.4, "1h", "5m"),
+    ("page", 6.0, "6h", "30m"),
+    ("ticket", 3.0, "1d", "2h"),
+    ("ticket", 1.0, "3d", "6h"),
+)
+NEAR, FAR = ("5m", "1h"), ("30m", "2h", "6h", "1d", "3d", "30d")
+"""Windows recorded with every evaluation, and once a minute."""
+
+PAGE, TICKET = "page", "ticket"
+
+
+class Alert(msgspec.Struct, frozen=True, kw_only=True):
+    """One alerting rule; `for_s` in seconds; `next` is what to do, as a command where there is one."""
+
+    name: str
+    expr: str
+    severity: str
+    summary: str
+    next: str
+    for_s: int = 0
+    slo: str = ""
+
+
+def threshold(indicator: Indicator, burn: float) -> float:
+    """The share of bad ones at which a budget burns so fast."""
+    return round(min(burn * indicator.budget, (1 + indicator.budget) / 2), 9)
+
+
+def rules_of(fleet: Fleet) -> dict[str, Any]:
+    """The rule file, as plain values."""
+    lengths = delays(profile_of(fleet.telemetry).alert_within)
+    near, far = [], []
+    for indicator in indicators(fleet):
+        near += [_record(indicator.record(w), indicator.ratio(w)) for w in (fast(lengths), *NEAR)]
+        far += [_record(indicator.record(w), indicator.ratio(w)) for w in FAR]
+    near += [_record(name, expr) for name, expr in _latencies(fleet)]
+    alerts = alerts_of(fleet)
+    slow = [alert for alert in alerts if alert.slo and not alert.name.endswith("FastBurn")]
+    now = [alert for alert in alerts if alert not in slow]
+    step = f"{lengths.step_s}s"
+    groups = [
+        ("now", step, near + [_alert(fleet, alert) for alert in now]),
+        ("budget", "1m", far + [_alert(fleet, alert) for alert in slow]),
+    ]
+    return {
+        "groups": [
+            {"name": f"sits-{fleet.name}-{name}", "interval": interval, "rules": rules}
+            for name, interval, rules in groups
+        ]
+    }
+
+
+def fast(lengths: Delays) -> str:
+    """The window of the fast rule as PromQL writes it."""
+    return f"{lengths.window_s}s"
+
+
+def alerts_of(fleet: Fleet) -> list[Alert]:
+    """Every alert, those of the promises first."""
+    lengths = delays(profile_of(fleet.telemetry).alert_within)
+    found = [alert for one in indicators(fleet) for alert in _burns(one, lengths, fleet)]
+    return [*found, *_engines(fleet, lengths), *_gateway(fleet, lengths), *_parts(fleet, lengths)]
+
+
+def _burns(one: Indicator, lengths: Delays, fleet: Fleet) -> Iterator[Alert]:
+    window, limit = fast(lengths), threshold(one, FAST_BURN)
+    enough = one.bad.replace("{window}", window)
+    why = f"sitsctl why --since 15m --store {fleet.gateway.store}"
+    yield Alert(
+        name=f"Sits{one.title}FastBurn",
+        expr=f"{one.record(window)} > {limit} and {enough} * {lengths.window_s} >= {LEAST_BAD}",
+        severity=PAGE,
+        summary=f"{{{{ $value | humanizePercentage }}}} of {fleet.name}'s {one.bad_words}, in the last {window}; {one.budget:.3%} may",
+        next=why,
+        for_s=lengths.step_s,
+        slo=one.name,
+    )
+    for severity, burn, long, short in BURNS:
+        limit = threshold(one, burn)
+        yield Alert(
+            name=f"Sits{one.title}Burn{long}",
+            expr=f"{one.record(long)} > {limit} and {one.record(short)} > {limit}",
+            severity=severity,
+            summary=f"{{{{ $value | humanizePercentage }}}} of {fleet.name}'s {one.bad_words}, in the last {long} and still; the budget burns {burn:g} times too fast",
+            next=f"sitsctl why --since {short} --store {fleet.gateway.store}",
+            slo=one.name,
+        )
+
+
+def _engines(fleet: Fleet, lengths: Delays) -> Iterator[Alert]:
+    s, healthy = selector(fleet), f"sits_engine_healthy{selector(fleet)}"
+    look = "see what the gateway says on stderr, and the engine's own log"
+    why = f"sitsctl why --since 15m --store {fleet.gateway.store}"
+    yield Alert(name="SitsNoEngine", expr=f"max({healthy}) == 0", severity=PAGE, for_s=lengths.step_s, next=look,
+        summary=f"no engine of {fleet.name} can be reached")  # fmt: skip
+    yield Alert(name="SitsEngineDown", expr=f"min by (engine) ({healthy}) == 0", severity=TICKET, for_s=3 * lengths.step_s, next=look,
+        summary="engine {{ $labels.engine }} cannot be reached: its breaker is open")  # fmt: skip
+    yield Alert(name="SitsEngineFlaps", expr=f"sum by (engine) (changes({healthy}[10m])) > 6", severity=TICKET, next=look,
+        summary="the breaker of engine {{ $labels.engine }} opened and closed again {{ $value }} times in ten minutes")  # fmt: skip
+    yield Alert(name="SitsPreemptions", severity=TICKET, for_s=300, next=f"{why}; sitsctl plan memory says how many sequences fit",
+        expr=f"sum(rate(sits_preemptions_total{s}[5m])) / sum(rate(sits_requests_total{s}[5m])) > 0.05",
+        summary="engines preempt {{ $value | humanizePercentage }} of the requests: the KV cache is too small for the load")  # fmt: skip
+    yield Alert(name="SitsRetries", severity=TICKET, for_s=60, next=look,
+        expr=f"sum(rate(sits_retries_total{s}[5m])) / sum(rate(sits_requests_total{s}[5m])) > 0.05",
+        summary="{{ $value | humanizePercentage }} of the requests needed a second engine; the budget of retries ends at 10%")  # fmt: skip
+
+
+def _gateway(fleet: Fleet, lengths: Delays) -> Iterator[Alert]:
+    s, store = selector(fleet), fleet.gateway.store
+    disk = f"is there room on the disk of {store}, and may the gateway write there?"
+    refused = selector(fleet, 'result="refused"')
+    restarts = f"sits_restarts_total{s}"
+    anew = f"increase({restarts}[10m]) > 0 or ({restarts} > 0 unless {restarts} offset 10m)"
+    yield Alert(name="SitsGatewayDown", expr=f"up{s} == 0", severity=PAGE, for_s=2 * lengths.step_s,
+        summary="the gateway {{ $labels.instance }} does not answer Prometheus", next="is `sitsctl up` running there? what did it say last?")  # fmt: skip
+    yield Alert(name="SitsRowsDropped", expr=f"sum(increase(sits_rows_dropped_total{s}[5m])) > 0", severity=TICKET, next=disk,
+        summary="{{ $value }} requests of the last five minutes were answered but not recorded; answers are not affected")  # fmt: skip
+    yield Alert(name="SitsStoreFailing", expr=f"sum(increase(sits_store_failures_total{s}[5m])) > 0", severity=TICKET, next=disk,
+        summary="the store could not be written; rows wait, and are dropped when there is no more room")  # fmt: skip
+    yield Alert(name="SitsRestarted", expr=anew, severity=TICKET, next="see what it said last on the gateway's stderr",
+        summary="{{ $labels.process }} died and was started again; a worker's connections were lost, a keeper's unwritten rows")  # fmt: skip
+    yield Alert(name="SitsRestartsAgainAndAgain", expr=f"sum(increase({restarts}[10m])) > 3", severity=PAGE,
+        summary="processes of the gateway died {{ $value }} times in ten minutes", next="see what they said last on the gateway's stderr")  # fmt: skip
+    yield Alert(name="SitsReloadRefused", expr=f"sum(increase(sits_reloads_total{refused}[10m])) > 0",
+        severity=TICKET, summary="a changed configuration was refused; the old one goes on", next="sitsctl check on the file the gateway serves")  # fmt: skip
+    yield Alert(name="SitsNoRoomForBodies", expr=f"sum(increase(sits_requests_without_room_total{s}[5m])) > 0", severity=TICKET,
+        summary="{{ $value }} requests found no room in gateway.body_memory in five minutes", next="raise gateway.body_memory, or gateway.workers")  # fmt: skip
+
+
+def _parts(fleet: Fleet, lengths: Delays) -> Iterator[Alert]:
+    s = selector(fleet)
+    if fleet.quotas:
+        yield Alert(name="SitsQuotaLedgerDown", expr=f"max(sits_ledger_down{s}) > 0", severity=PAGE, for_s=2 * lengths.step_s,
+            summary="the quota ledger does not answer; requests are let in or refused as its section says", next="sitsctl quota, and is the Redis up?")  # fmt: skip
+        yield Alert(name="SitsQuotaLedgerLate", expr=f"sum(increase(sits_ledger_expired_total{s}[10m])) > 0", severity=TICKET,
+            summary="{{ $value }} reservations were never settled in ten minutes", next="sitsctl quota; did a worker die?")  # fmt: skip
+    if fleet.runtime_adapters.adapters:
+        yield Alert(name="SitsAdapterLoadsFail", expr=f"sum by (engine) (increase(sits_adapter_loads_failed_total{s}[10m])) > 0",
+            severity=TICKET, summary="adapters could not be loaded on {{ $labels.engine }}", next="sitsctl adapters")  # fmt: skip
+
+
+def _latencies(fleet: Fleet) -> Iterator[tuple[str, str]]:
+    s = selector(fleet)
+    for family in ("ttft", "e2e"):
+        buckets = f"sum by (engine, le) (rate(sits_{family}_seconds_bucket{s}[5m]))"
+        yield f"sits:{family}_seconds:p99_5m", f"histogram_quantile(0.99, {buckets})"
+    yield "sits:requests:rate1m", f"sum by (outcome) (rate(sits_requests_total{s}[1m]))"
+
+
+def _record(name: str, expr: str) -> dict[str, Any]:
+    return {"record": name, "expr": expr}
+
+
+def _alert(fleet: Fleet, alert: Alert) -> dict[str, Any]:
+    labels = {"severity": alert.severity, "fleet": fleet.name, "environment": fleet.telemetry.environment}
+    notes = {"summary": alert.summary, "runbook": alert.next}
+    if fleet.admin.listen:
+        notes["board"] = f"http://{fleet.admin.listen}/"
+    found: dict[str, Any] = {"alert": alert.name, "expr": alert.expr}
+    if alert.for_s:
+        found["for"] = f"{alert.for_s}s"
+    return found | {"labels": labels | ({"slo": alert.slo} if alert.slo else {}), "annotations": notes}
