@@ -27,6 +27,7 @@ from sits.core.fleet_routes import RouteArm, Shift
 from sits.core.fleet_window import WINDOW_RANGES, check_window
 from sits.core.inherit import check_like, inherit, refer
 from sits.core.inject_rules import check_injections
+from sits.core.otlp_rules import OTLP_RANGES, check_otlp
 from sits.core.problems import Report, Rule, join
 from sits.core.quota_rules import QUOTA_RANGES, check_quotas
 from sits.core.release_rules import check_releases, releases_of
@@ -75,6 +76,7 @@ RANGES: dict[type, dict[str, tuple[float, float]]] = {
     RouteArm: {"weight": (0, 1e6)},
     Shift: {"min_requests": (1, 2**31)},
     **QUOTA_RANGES,
+    **OTLP_RANGES,
     tree.Link: {"local": (1, _INF), "remote": (1, _INF)},
     tree.Node: {"gpus": (1, 1024), "gpu_memory": (1, _INF)},
     tree.Model: {
@@ -122,6 +124,7 @@ def check(fleet: tree.Fleet, path: str, report: Report) -> None:
     check_window(fleet.policy.window, join(path, "policy.window"), report)
     engines = {engine.name for engine in fleet.engines}
     check_environment(fleet.telemetry, engines, join(path, "telemetry"), report)
+    check_otlp(fleet.telemetry.otlp, fleet.admin.listen, join(path, "telemetry.otlp"), report)
     check_profiling(fleet.telemetry.profile, join(path, "telemetry.profile"), report)
     for at, release in releases_of(fleet, path):
         _check_arms(release, join(at, "arms"), report)

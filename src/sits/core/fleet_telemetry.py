@@ -5,6 +5,7 @@ Rules: everything here is off the path of requests; what is not said is what the
 Deliberately absent: what is measured (all of it, always).
 """
 
+from sits.core.fleet_otlp import Otlp
 from sits.core.fleet_profile import Profiling
 from sits.core.section import Section
 from sits.core.units import Ns, Share
@@ -34,3 +35,4 @@ class Telemetry(Section, frozen=True, kw_only=True):
     alert_within: Ns | None = None
     pinned: Pinned = Pinned()
     profile: Profiling = Profiling()
+    otlp: Otlp = Otlp()
