@@ -159,5 +159,5 @@ def test_the_real_library_here_answers_or_says_why_not():
     with contextlib.suppress(NoDeviceError):
         assert Nvml(world).look(links=True).devices[0].values
         return
-    with pytest.raises(NoDeviceError, match="^NVML: "):
+    with pytest.raises(NoDeviceError, match=r"^NVML: "):
         Nvml(world)
