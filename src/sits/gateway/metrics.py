@@ -110,6 +110,7 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
     "sits_e2e_seconds": ("histogram", "First byte in to answer flushed."),
     "sits_gc_pause_seconds": ("histogram", "Garbage collections, in which nothing else runs."),
     "sits_rows_dropped_total": ("counter", "Requests answered but not recorded: somebody was behind."),
+    "sits_profiles_pushed_total": ("counter", "Profiles by what became of pushing them."),
     "sits_rows_kept_total": ("counter", "Rows of requests kept, by why: the share, or whatever the share."),
     "sits_rows_thinned_total": ("counter", "Rows of requests not kept, for the share is below 100 %."),
     "sits_rows_stored_total": ("counter", "Rows made durable in the store."),

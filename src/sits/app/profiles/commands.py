@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sits.app.quantities import DURATION, Whole
+from sits.app.quantities import DURATION, Number, Whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -153,6 +153,46 @@ def _interpreter(program: "Sequence[str]") -> "tuple[list[str], list[str]]":
     if not rest or rest == ["-m"]:
         raise click.UsageError("name a script, or -m and a module")
     return mine, rest
+
+
+@profile.command()
+@click.option(
+    "--seconds",
+    type=Number(min=1, max=600),
+    default=10.0,
+    show_default=True,
+    help="How long to sample.",
+)
+@click.option(
+    "--process", default="", help="Only this process, like worker-0.  [default: workers and keeper]"
+)
+@_store
+@_hz
+@_out
+@_json
+def gateway(seconds: float, process: str, store: Path, hz: int, outs: tuple[Path, ...], as_json: bool) -> int:
+    """Sample the running gateway that records to --store, while it serves."""
+    from sits.app.output import print_json, require_store  # noqa: PLC0415
+    from sits.app.profiles.live import sampled  # noqa: PLC0415
+    from sits.app.profiles.source import check_format, write_profile  # noqa: PLC0415
+    from sits.world import RealWorld  # noqa: PLC0415
+
+    require_store(store)
+    for out in outs:
+        check_format(out)
+    found = sampled(store, RealWorld(), hz, seconds, process)
+    if not found.samples:
+        click.echo(
+            f"sitsctl: {found.process} used no CPU time that could be sampled in {seconds:g} s", err=True
+        )
+        return FAILED
+    for out in outs:
+        write_profile(out, found, found.process, f"From {store}.")
+    if as_json:
+        print_json(_document(found, None))
+    else:
+        _tell(found, outs, err=False)
+    return OK
 
 
 @profile.command()

@@ -26,6 +26,7 @@ from sits import __version__
 from sits.app.shift.shifting import Shifting
 from sits.app.up.generation import Generation, unpack
 from sits.app.up.link import Hear, Link, Serve
+from sits.app.up.profiling import Desk as Profiles
 from sits.app.up.services import Services
 from sits.app.up.telling import Telling
 from sits.core.config import dump_fleet
@@ -89,6 +90,7 @@ class Keeper:
         self._generation = first
         self._services = Services(self.world, path, self._tell)
         self._shifting = Shifting(path, self.world, self._say, self._services.adapter_loads)
+        self._profiles = Profiles(self.world, path, self._tell_all, self._keep_profile, self._say)
         self._links = self._linked()
         asked = Link(self.desk.admin, serves={"page": self._page, "board": self._board})
         self._supervisor = supervisor = Link(
@@ -114,6 +116,7 @@ class Keeper:
             link.drain()
         asked.close()
         await self._services.close()
+        self._profiles.close()
         books.fold()
         self._telling.close()
         await asyncio.to_thread(books.close)
@@ -132,6 +135,7 @@ class Keeper:
                 "rows": self._rows,
                 "vitals": functools.partial(self._hear_vitals, worker),
                 "adapters": functools.partial(self._services.hear_adapters, worker),
+                "profile": functools.partial(self._profiles.hear, f"worker-{worker}"),
             }
             serves: dict[str, Serve] = {
                 "page": self._page,
@@ -160,6 +164,13 @@ class Keeper:
     def _tell(self, worker: int, kind: str, body: Any) -> None:
         self._links[worker].send(kind, body)
 
+    def _tell_all(self, kind: str, body: Any) -> None:
+        for link in self._links:
+            link.send(kind, body)
+
+    def _keep_profile(self, row: tuple[Any, ...]) -> None:
+        self._rows(("profiles", self._generation.run_id, [row]))
+
     def _adopt(self, packed: bytes) -> None:
         self._generation = unpack(packed)
         self._say.know(generation=self._generation.number)
@@ -178,6 +189,7 @@ class Keeper:
             self._say(f"keeper: {error}", "error")
         (self._path / f"fleet-{new.name}.yaml").write_text(dump_fleet(new.fleet))
         self._watch.adopt(new.fleet)
+        self._profiles.adopt(new.fleet)
         if self._books is not None:
             self._books.adopt(new.fleet)
 
@@ -191,6 +203,7 @@ class Keeper:
         self._known[worker] = vitals
         if self._books is not None:
             self._books.fold()  # once a second, for each worker tells them so often
+            self._profiles.look()
             self._telling.look(self.desk.shared, self._generation.slots)
             if self._shifting.look():
                 self._supervisor.send("reload")
@@ -236,7 +249,8 @@ class Keeper:
         }
         engines = engine_vitals(self.desk.shared, self._generation.slots, self.world.now_ns())
         books = {} if self._books is None else self._books.vitals()
-        return page(added((mine, engines, books, self._services.vitals(), self._past, *self._known.values())))
+        beside = added((self._services.vitals(), self._profiles.vitals()))
+        return page(added((mine, engines, books, beside, self._past, *self._known.values())))
 
     async def _board(self, _: object) -> bytes:
         """What the shift board shows."""

@@ -78,6 +78,11 @@ def notice_of(store: Path, file: Path) -> Notice:
     )
 
 
+def alive_in(store: Path) -> list[Notice]:
+    """The notices of all gateways that record to `store` and live."""
+    return [notice for notice in map(_alive, sorted(store.glob("gateway-*.json"))) if notice is not None]
+
+
 def _alive(path: Path) -> Notice | None:
     try:
         with path.with_suffix(".lock").open("rb") as lock:

@@ -43,13 +43,14 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Some samples of one process, as they travel; `last`: there will be no more of this rate or order."""
+    """Some samples of one process, as they travel; `last`: there will be no more of this rate or order; `trouble`: why there are none."""
 
     wall_ns: int
     duration_ns: int
     period_ns: int
     batch: dict[str, Any]
     last: bool = False
+    trouble: str = ""
 
 
 class Profiler:
@@ -101,8 +102,16 @@ class Profiler:
             from sits.telemetry.profile.sampler import Sampler  # noqa: PLC0415  (only who is sampled loads it)
 
             self._since_wall_ns = self._world.wall_ns()
-            self._sampler = Sampler(hz, carriers=_carriers(), restart=True)
-            self._sampler.start()
+            sampler = Sampler(hz, carriers=_carriers(), restart=True)
+            try:
+                sampler.start()
+            except (
+                OSError
+            ) as error:  # a kernel, or a sandbox, without such timers: nobody is served worse for it
+                nothing = sampler.take()
+                self._give(Part(self._since_wall_ns, 0, SECOND // hz, nothing, last=True, trouble=str(error)))
+            else:
+                self._sampler = sampler
 
     def _tell(self, *, last: bool) -> None:
         assert self._sampler is not None
@@ -133,11 +142,13 @@ class Desk:
         store: Path,
         tell: Callable[[str, Any], object],
         keep: Callable[[tuple[Any, ...]], object],
+        say: Callable[[str], object],
     ) -> None:
         self._world = world
         self._store = store
         self._tell = tell
         self._keep = keep
+        self._say = say
         self._open: dict[str, list[Profile]] = {}
         self._window_ns = 10 * SECOND
         self._pusher: Pusher | None = None
@@ -157,6 +168,8 @@ class Desk:
         from sits.telemetry.profile.profile import from_batch  # noqa: PLC0415
 
         part = msgspec.convert(body, Part)
+        if part.trouble:
+            self._say(f"{process} cannot be sampled: {part.trouble}")
         made = from_batch(
             part.batch,
             label,

@@ -26,6 +26,8 @@ from sits.app.up.generation import Generation, unpack
 from sits.app.up.link import Link
 from sits.app.up.outbox import Outbox
 from sits.app.up.pauses import Pauses
+from sits.app.up.profiling import worker_profiler
+from sits.app.up.wires import WireWatch
 from sits.core.errors import SitsError
 from sits.core.fleet import AnyEngine, Fleet
 from sits.core.ports import Engine, World
@@ -61,6 +63,7 @@ class Worker:
         self._ticks = 0
         self._runs: dict[Gateway, str] = {}
         self._pauses = Pauses(world)
+        self._wires = WireWatch(world)
         self._pretence: Callable[[AnyEngine], Mapping[str, Any]] = lambda _: {}
 
     async def run(self, first: Generation) -> None:
@@ -73,9 +76,14 @@ class Worker:
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
         self._keeper = Link(
             self.post.keeper,
-            {"state": self._observe, "adapters": self._hear_adapters},
+            {
+                "state": self._observe,
+                "adapters": self._hear_adapters,
+                "profile": self._order_profile,
+            },
             first=self.world.nonce() >> 16,
         )
+        self._profiler = worker_profiler(self.world, self._keeper)
         supervisor = Link(
             self.post.supervisor,
             {
@@ -105,6 +113,7 @@ class Worker:
         watch = loop.create_task(emulated.watch(server, self._outbox)) if first.emulated else None
         self._outbox.start()
         self._pauses.begin()
+        self._profiler.adopt(first.fleet.telemetry.profile)
         supervisor.send("ready")
         try:
             await stop.wait()
@@ -112,6 +121,7 @@ class Worker:
             await server.drain()
             if watch is not None:
                 watch.cancel()
+            self._profiler.close()
             await self._outbox.stop()
 
     def _gateway(self, new: Generation, before: Gateway | None) -> Gateway:
@@ -152,6 +162,7 @@ class Worker:
         except SitsError as error:
             self._supervisor.send("refused", (new.number, str(error)))
         else:
+            self._profiler.adopt(new.fleet.telemetry.profile)
             self._supervisor.send("serving", new.number)
 
     def _observe(self, seen: Sequence[Any]) -> None:
@@ -167,6 +178,9 @@ class Worker:
                 now_ns=now_ns,
                 capacity_tokens=capacity_tokens,
             )
+
+    def _order_profile(self, body: Any) -> None:
+        self._profiler.order(body)
 
     def _hear_adapters(self, body: Any) -> None:
         adapters = self._server.gateway.adapters
@@ -190,6 +204,10 @@ class Worker:
 
     def _tell_vitals(self) -> None:
         self._ticks += 1
+        self._profiler.tick()
+        gateway = self._server.gateway
+        if gateway.fleet.telemetry.signals.tcp == "auto":
+            self._wires.tick(gateway.engines, self._outbox.newest.add)
         if self._ticks % VITALS_TICKS == 0 or self._server.draining:
             self._keeper.send("vitals", self._vitals())
             self._runs = {one: run_id for one, run_id in self._runs.items() if one in self._server.gateways}

@@ -202,7 +202,13 @@ class Sampler:
                 self._known.clear()
             lines = [(start, line) for start, _, line in code.co_lines() if line is not None]
             name = getattr(code, "co_qualname", code.co_name)
-            known = (code, name, _short(code.co_filename), [s for s, _ in lines], [n for _, n in lines])
+            known = (
+                code,
+                _plain(name),
+                _plain(_short(code.co_filename)),
+                [s for s, _ in lines],
+                [n for _, n in lines],
+            )
             self._known[id(code)] = known  # holds the code, so that its id is nobody else's
         _, name, file, starts, numbers = known
         index = bisect_right(starts, offset) - 1
@@ -217,6 +223,11 @@ def _used_ns(ident: int) -> int:
 def _at_its_start(code: CodeType, offset: int) -> bool:
     opcodes = code.co_code
     return 0 <= offset < len(opcodes) - 1 and opcodes[offset] == RESUME and not opcodes[offset + 1] & 3
+
+
+def _plain(text: str) -> str:
+    """Without half characters, which nothing can carry."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _short(file: str) -> str:

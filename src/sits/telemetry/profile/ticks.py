@@ -13,7 +13,6 @@ Deliberately absent: what is done at a tick.
 
 import ctypes
 import os
-import threading
 import time
 
 SIGEV_THREAD_ID = 4
@@ -48,8 +47,8 @@ class Ticks:
     def __init__(self, number: int, period_ns: int) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._timer = ctypes.c_void_p()
-        main = threading.main_thread().native_id or os.getpid()
-        event = _Event(None, int(number), SIGEV_THREAD_ID, main)
+        # The main thread's number is the process's, after a fork too; `native_id` is then still that of the parent.
+        event = _Event(None, int(number), SIGEV_THREAD_ID, os.getpid())
         clock = time.CLOCK_PROCESS_CPUTIME_ID
         self._call("timer_create", clock, ctypes.byref(event), ctypes.byref(self._timer))
         seconds, ns = divmod(period_ns, 10**9)
