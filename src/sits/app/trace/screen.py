@@ -1,0 +1,250 @@
+"""One trace on one screen: its requests, their time as bars on one scale, the spans of others around them, what was logged and decided.
+
+```
+the trace      user service span        ██████████████████  1,204.1     <- one scale: first moment to last, by the wall clock
+                 request at engine a      ████████████████    998.4
+                   engine's own span        ███████████       901.0
+each request   route                    ▏                      0.1     <- its own scale, its own monotonic times
+               unattributed (a..b)       █████████████████    997.2     <- named, not hidden
+```
+Rules: a trace of one request and nothing else is only that request.  A bar is never shorter than one mark, so nothing that happened is invisible;
+stages in a row that together stay below `SHORT` of the whole are one line that says how many, unless all are asked for.  Exactness is told where
+it is not `measured`.  No colour carries anything that the words do not.
+
+Deliberately absent: finding it (`finding`).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sits.app.trace.finding import Asked, Found, Other, Sighting, Stage
+from sits.core.units import MS
+from sits.telemetry.logs import ALWAYS, rfc3339
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+BAR_MIN, BAR_MAX, NAME_MAX, NOTE_MAX = 12, 60, 44, 32
+SHORT, FEWEST = 0.01, 3
+LAYERS = {
+    "http": "cyan",
+    "scheduler": "yellow",
+    "device": "magenta",
+    "result": "green",
+    "unattributed": "bright_black",
+}
+_ENDS = {"completed": "green", "failed": "bold red", "refused": "red", "cancelled": "yellow"}
+
+
+class Line(NamedTuple):
+    """One row of a picture: times are ms from its first moment."""
+
+    name: str
+    depth: int
+    start_ms: float
+    ms: float
+    note: str
+    style: str
+
+
+def show(found: Found, console: "Console", *, every: bool = False) -> None:
+    """Print it; `every` stage by itself."""
+    from rich.text import Text  # noqa: PLC0415
+
+    spans = f", {len(found.spans)} spans of others" if found.spans else ""
+    count = len(found.requests)
+    console.print(f"trace [bold]{found.trace_id}[/bold]  {count} request{'' if count == 1 else 's'}{spans}")
+    if len(tree := lines_of(found)) > 1:
+        _picture(tree, console)
+    for asked in found.requests:
+        _header(asked, console)
+        _picture(stage_lines(asked, every=every), console)
+    for sighting in found.sightings:
+        _sighted(sighting, console)
+    if found.logs:
+        console.print("\n[bold]log[/bold]")
+        for line in found.logs:
+            console.print(Text(f"  {line.get('time', '')}  {line.get('level', ''):<8}{_said(line)}"))
+    for asked in found.requests:
+        _decided(asked, console, several=count > 1)
+
+
+def _header(asked: Asked, console: "Console") -> None:
+    from rich.text import Text  # noqa: PLC0415
+
+    end = Text.assemble(
+        ("request ", ""),
+        (asked.id, "bold"),
+        "  ",
+        (f"{asked.outcome} {asked.status}", _ENDS.get(asked.outcome, "")),
+        f"  {asked.detail}" if asked.detail else "",
+    )
+    console.print(end)
+    who = [asked.tenant or "anonymous", f"asked {asked.model}"]
+    who += [f"adapter {asked.adapter}"] * bool(asked.adapter)
+    who += [f"engine {asked.engine}" if asked.engine else "no engine"]
+    who += [f"arm {asked.arm}"] * bool(asked.arm)
+    console.print(Text(f"  {rfc3339(asked.start_wall_ns)}  {' · '.join(who)}"))
+    tokens = [f"{asked.prompt_tokens:,} prompt tokens ({asked.cached_tokens:,} cached)"]
+    tokens += [f"{asked.output_tokens:,} output tokens"]
+    tokens += [f"preempted {asked.preemptions} times"] * bool(asked.preemptions)
+    console.print(
+        Text(f"  TTFT {_ms(asked.ttft_ms)} · end to end {_ms(asked.e2e_ms)} · {' · '.join(tokens)}")
+    )
+
+
+def lines_of(found: Found) -> list[Line]:
+    """The rows of the picture, parents before their children, siblings as they began."""
+    every: list[Asked | Other] = [*found.spans, *found.requests]
+    if not every:
+        return []
+    every.sort(key=lambda one: one.start_wall_ns)
+    zero = every[0].start_wall_ns
+    nodes = {one.span_id: one for one in every}
+    children: dict[str, list[Asked | Other]] = {}
+    for one in every:
+        parent = one.parent_id if one.parent_id in nodes and one.parent_id != one.span_id else ""
+        children.setdefault(parent, []).append(one)
+    drawn: set[int] = set()
+    made = list(_walk(children, "", 0, zero, drawn))
+    for one in every:  # parents in a circle: drawn once, at the top
+        if id(one) not in drawn:
+            made += _walk({"": [one], **{k: v for k, v in children.items() if k}}, "", 0, zero, drawn)
+    return made
+
+
+def _walk(
+    children: Mapping[str, list[Asked | Other]], parent: str, depth: int, zero: int, drawn: set[int]
+) -> Iterator[Line]:
+    for one in children.get(parent, ()):
+        if id(one) in drawn:
+            continue
+        drawn.add(id(one))
+        start_ms = (one.start_wall_ns - zero) / MS
+        if isinstance(one, Asked):
+            ms = sum(stage.ms for stage in one.stages)
+            end = "" if one.outcome == "completed" else f"{one.outcome}: {one.detail}"
+            name = f"request at {one.engine or 'no engine'}"
+            yield Line(name, depth, start_ms, ms, end, _ENDS.get(one.outcome, ""))
+        else:
+            bad = one.status.startswith("ERROR")
+            name = f"{one.name} ({one.service})" if one.service else one.name
+            yield Line(
+                name, depth, start_ms, one.ms, one.status if bad else "", "bold red" if bad else "blue"
+            )
+        yield from _walk(children, one.span_id, depth + 1, zero, drawn)
+
+
+def stage_lines(asked: Asked, *, every: bool) -> list[Line]:
+    """The stages of a request; runs of short ones as one line."""
+    whole = sum(stage.ms for stage in asked.stages)
+    made: list[Line] = []
+    short: list[Stage] = []
+
+    def told() -> None:
+        if len(short) >= FEWEST:
+            name = f"{short[0].name} .. {short[-1].name} ({len(short)} short stages)"
+            ms = sum(stage.ms for stage in short)
+            made.append(Line(name, 0, short[0].start_ms, ms, _exactness(short), "dim"))
+        else:
+            made.extend(
+                Line(one.name, 0, one.start_ms, one.ms, _exactness([one]), LAYERS[one.layer]) for one in short
+            )
+        short.clear()
+
+    for stage in asked.stages:
+        if short and sum(one.ms for one in short) + stage.ms > SHORT * whole:
+            told()
+        if not every and stage.ms <= SHORT * whole:
+            short.append(stage)
+        else:
+            told()
+            made.append(
+                Line(stage.name, 0, stage.start_ms, stage.ms, _exactness([stage]), LAYERS[stage.layer])
+            )
+    told()
+    return made
+
+
+def _exactness(stages: Sequence[Stage]) -> str:
+    """What is not measured among these, told once each."""
+    return ", ".join(dict.fromkeys(stage.exactness for stage in stages if stage.exactness != "measured"))
+
+
+def _picture(lines: list[Line], console: "Console") -> None:
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    if not lines:
+        return
+    whole = max(1e-6, *(line.start_ms + line.ms for line in lines))
+    names = [_name(line) for line in lines]
+    left = min(NAME_MAX, max(map(len, names)))
+    noted = min(NOTE_MAX, max(len(line.note) for line in lines))
+    width = max(BAR_MIN, min(BAR_MAX, console.width - left - noted - 22))
+    table = Table(box=None, pad_edge=False, show_header=True, header_style="dim")
+    table.add_column("", width=left, no_wrap=True, overflow="ellipsis")
+    table.add_column("", width=width, no_wrap=True)
+    table.add_column("at ms", justify="right", no_wrap=True)
+    table.add_column("took ms", justify="right", no_wrap=True)
+    table.add_column("", overflow="fold")
+    for line, name in zip(lines, names, strict=True):
+        bar = Text(drawn(line.start_ms, line.ms, whole, width), style=line.style)
+        table.add_row(
+            Text(name),
+            bar,
+            f"{line.start_ms:,.1f}",
+            f"{line.ms:,.2f}",
+            Text(line.note),
+        )
+    console.print()
+    console.print(table)
+
+
+def drawn(start: float, length: float, whole: float, width: int) -> str:
+    """A bar on a scale of `width` marks.
+
+    >>> drawn(0, 10, 10, 4), drawn(5, 2.5, 10, 4), drawn(10, 0, 10, 4)
+    ('████', '  █', '   ▏')
+    """
+    first = min(width - 1, int(start / whole * width))
+    last = min(width, round((start + length) / whole * width))
+    return " " * first + ("█" * (last - first) if last > first else "▏")
+
+
+def _name(line: Line) -> str:
+    return "  " * line.depth + line.name
+
+
+def _sighted(sighting: Sighting, console: "Console") -> None:
+    from rich.text import Text  # noqa: PLC0415
+
+    points = ", ".join(
+        f"{name} +{ms:,.2f}" + ("" if how == "measured" else f" ({how})") for name, ms, how in sighting.points
+    )
+    console.print(Text(f"\nseen by {sighting.source} ({sighting.merged}), ms from the first: {points}"))
+
+
+def _decided(asked: Asked, console: "Console", *, several: bool) -> None:
+    from rich.text import Text  # noqa: PLC0415
+
+    console.print(f"\n[bold]decided[/bold]{'  ' + asked.id if several else ''}")
+    card = asked.decision
+    if card is None:
+        console.print(Text(f"  {asked.undecided}"))
+        return
+    for name, value in card.facts:
+        if name in ("route", "arm", "unit", "cache", "quota", "configuration"):
+            console.print(Text(f"  {name}: {value}"))
+    for decision in card.decisions:
+        console.print(Text(f"  {decision.policy}: {decision.outcome} {decision.choice}".rstrip()))
+    console.print(Text(f"  {card.verdict}"))
+
+
+def _said(line: Mapping[str, Any]) -> str:
+    more = "  ".join(f"{name}={value}" for name, value in line.items() if name not in ALWAYS)
+    return f"{line.get('event', '')}  {more}".rstrip()
+
+
+def _ms(value: float | None) -> str:
+    return "not seen" if value is None else f"{value:,.1f} ms"
