@@ -167,6 +167,26 @@ os.waitpid(pid, 0)
     assert sorted(names) == [["child"], ["parent"]]
 
 
+@pytest.mark.parametrize("how", ["fork", "spawn"])
+def test_a_process_of_multiprocessing_sends_what_waits_when_it_ends(how, tmp_path):
+    code = """
+import multiprocessing, sys
+from sits.telemetry.spans_json import Span
+from sits.telemetry.spans_out import SpansOut
+def work(url):
+    SpansOut(url + "/v1/traces", {}, period_s=600).put(Span("ab" * 16, "cd" * 8, "", "child", 1, 2))
+if __name__ == "__main__":
+    process = multiprocessing.get_context(sys.argv[2]).Process(target=work, args=(sys.argv[1],))
+    process.start()
+    process.join()
+"""
+    file = tmp_path / "main.py"
+    file.write_text(code)
+    with otlp_receiver() as received:
+        subprocess.run([sys.executable, file, received.url, how], check=True, timeout=60)
+        assert Received.spans_of(received.next()[1])[0]["name"] == "child"
+
+
 def test_the_variables_of_opentelemetry_say_where_to():
     assert endpoint_of({}) == ""
     base = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://a:4318"}

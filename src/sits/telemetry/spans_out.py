@@ -8,7 +8,7 @@ Rules:
 - The thread starts with the first span, is a daemon, and sends when a batch is full or `period_s` has passed.  When nobody answers, or says
   429, 502, 503 or 504, the batch is tried again after a wait that doubles from `period_s` up to `WAIT_MAX_S` (or what `Retry-After` asks);
   any other refusal loses the batch.  Both are counted, and told once in the log `sits`.
-- At the end of the process what waits is sent, within `LAST_S` in all.  A forked child has a queue and a thread of its own; what the
+- At the end of the process what waits is sent, within `LAST_S` in all; processes of `multiprocessing` have their own kind of end.  A forked child has a queue and a thread of its own; what the
   parent had queued stays the parent's.
 - The standard library only, and what is heavy in it (`http.client`) is loaded in the thread.
 
@@ -20,6 +20,7 @@ Deliberately absent: gRPC, compression, and sampling: a trace is whole or it is 
 import atexit
 import logging
 import os
+import sys
 import threading
 import weakref
 from collections import deque
@@ -117,6 +118,7 @@ class SpansOut:
         self._queue: deque[Span] = deque()
         self._thread: threading.Thread | None = None
         self._turn = threading.Condition()
+        self._last: Any = None
         self._taken = 0
         """Spans in the thread's hands."""
         self._hurry = self._ending = False
@@ -151,6 +153,8 @@ class SpansOut:
             if not self._told:  # somebody who does not answer is not waited for at the end
                 self.flush(timeout_s)
             atexit.unregister(self.close)
+            if self._last is not None:
+                self._last.cancel()
         with self._turn:
             self._ending = True
             self.failed += len(self._queue)
@@ -171,6 +175,9 @@ class SpansOut:
                 self._tell(0, str(error))
                 return
         atexit.register(self.close)
+        own = sys.modules.get("multiprocessing.util")  # its processes end without `atexit`
+        if own is not None:
+            self._last = own.Finalize(None, self.close, exitpriority=0)
 
     def _idle(self) -> bool:
         return not self._queue and not self._taken
