@@ -14,7 +14,6 @@ from sits.telemetry.otlp.received import ATTRIBUTES_MAX, BODY_MAX, checked, infl
 from sits.telemetry.otlp.sighted import sighting_columns
 from sits.telemetry.spans_json import Span, encoded
 
-pytest.importorskip("opentelemetry.proto", reason="the extra otlp is not installed")
 KNOWN = protobuf.messages()
 
 hexes = st.sampled_from("0123456789abcdef")

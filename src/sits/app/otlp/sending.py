@@ -1,0 +1,250 @@
+"""One batch to one receiver, over HTTP or gRPC: what became of it, and whether it is worth another try.
+
+Rules: nothing is raised for what a network does; an `Answer` says it.  Worth another try are, over HTTP, 429, 502, 503, 504 and no answer, over
+gRPC the codes the protocol lists.  How long the receiver wants to be left alone is honoured: `Retry-After`, or `RetryInfo`.  A partial success
+is a success, whose refused items are counted and not sent again.  Called from one thread, which it blocks.
+
+Source: OpenTelemetry Protocol 1.x, "Failures" of both transports; RFC 9110 for `Retry-After`.
+
+Deliberately absent: waiting, and what is in a batch.
+"""
+
+import gzip
+import http.client
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import Any, Literal, NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+from sits.app.otlp.target import Target
+from sits.core.errors import ConfigError
+from sits.core.ports import World
+from sits.telemetry.otlp.protobuf import INSTALL, Messages
+
+LATER_STATUSES = frozenset({429, 502, 503, 504})
+LATER_CODES = frozenset({
+    "CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS",
+})  # fmt: skip
+ANSWER_MAX = 64 * 1024
+RETRY_AFTER_MAX_S = 3600.0
+
+Signal = Literal["traces", "metrics"]
+
+
+class Answer(NamedTuple):
+    """What became of a batch: `taken`, worth another try `later` (not before `after_s`), or neither; `rejected` items of one that was taken."""
+
+    taken: bool
+    later: bool = False
+    after_s: float = 0.0
+    rejected: int = 0
+    text: str = ""
+
+
+class Sender(Protocol):
+    """Sends batches."""
+
+    def send(self, signal: Signal, request: Any) -> Answer:
+        """Send one `Export...ServiceRequest`."""
+
+    def close(self) -> None:
+        """Let go of the connection."""
+
+
+def sender_of(target: Target, known: Messages, world: World) -> Sender:
+    """The sender of the target's protocol.
+
+    Raises:
+        ConfigError: grpc is not installed.
+
+    """
+    return (
+        GrpcSender(target, known) if target.protocol == "grpc" else HttpSender(target, known, world)
+    )  # fmt: skip
+
+
+class HttpSender:
+    """Posts protobuf; the connection is kept."""
+
+    def __init__(self, target: Target, known: Messages, world: World) -> None:
+        self._target = target
+        self._known = known
+        self._world = world
+        self._open: dict[tuple[str, str], http.client.HTTPConnection] = {}
+
+    def send(self, signal: Signal, request: Any) -> Answer:
+        """Post it, and wait for the answer."""
+        body = request.SerializeToString()
+        headers = {"user-agent": "sitsctl", **self._target.headers, "content-type": "application/x-protobuf"}
+        if self._target.gzip:
+            body = gzip.compress(body, 3)
+            headers["content-encoding"] = "gzip"
+        parts = urlsplit(self._target.urls[signal])
+        try:
+            status, retry_after, answer = self._post((parts.scheme, parts.netloc), parts, body, headers)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            return Answer(False, later=True, text=f"{type(error).__name__}: {error}")
+        if 200 <= status < 300:
+            return self._partial(signal, answer)
+        after_s = self._after_s(retry_after) if status in LATER_STATUSES else 0.0
+        return Answer(False, status in LATER_STATUSES, after_s, text=f"HTTP {status}: {_shown(answer)}")
+
+    def _post(
+        self, key: tuple[str, str], parts: Any, body: bytes, headers: dict[str, str]
+    ) -> tuple[int, str, bytes]:
+        path = parts.path or "/"
+        if parts.query:
+            path = f"{path}?{parts.query}"
+        kept = key in self._open
+        connection = self._open.get(key) or self._connect(key)
+        try:
+            connection.request("POST", path, body, headers)
+            response = connection.getresponse()
+        except (http.client.RemoteDisconnected, ConnectionError):
+            if not kept:
+                raise
+            connection.close()  # an idle connection that the receiver closed meanwhile
+            connection = self._connect(key)
+            connection.request("POST", path, body, headers)
+            response = connection.getresponse()
+        answer = response.read(ANSWER_MAX)
+        if not response.isclosed():
+            self._open.pop(key).close()
+        return response.status, response.getheader("retry-after", ""), answer
+
+    def _connect(self, key: tuple[str, str]) -> http.client.HTTPConnection:
+        kind = http.client.HTTPSConnection if key[0] == "https" else http.client.HTTPConnection
+        self._open[key] = made = kind(key[1], timeout=self._target.timeout_s)
+        return made
+
+    def _partial(self, signal: Signal, answer: bytes) -> Answer:
+        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # noqa: PLC0415
+
+        traces = signal == "traces"
+        response = (
+            self._known.traces.ExportTraceServiceResponse()
+            if traces
+            else self._known.metrics.ExportMetricsServiceResponse()
+        )
+        try:
+            response.ParseFromString(answer)
+        except DecodeError:
+            return Answer(True)  # some answer with a text of their own
+        return _partial(response)
+
+    def _after_s(self, told: str) -> float:
+        """Seconds, or a date."""
+        if told.strip().isdigit():
+            return min(float(told), RETRY_AFTER_MAX_S)
+        try:
+            when = parsedate_to_datetime(told)
+        except (TypeError, ValueError):
+            return 0.0
+        when = when if when.tzinfo else when.replace(tzinfo=UTC)
+        return min(max(0.0, when.timestamp() - self._world.wall_ns() / 1e9), RETRY_AFTER_MAX_S)
+
+    def close(self) -> None:
+        """Close the connections; the next `send` opens one."""
+        for connection in self._open.values():
+            connection.close()
+        self._open.clear()
+
+
+class GrpcSender:
+    """Calls `Export` of both services over one channel.
+
+    Raises:
+        ConfigError: grpc is not installed.
+
+    """
+
+    def __init__(self, target: Target, known: Messages) -> None:
+        try:
+            import grpc  # type: ignore[import-untyped]  # noqa: PLC0415
+        except ImportError as error:
+            raise ConfigError(
+                "OTLP over gRPC needs grpcio, which is not installed",
+                field="telemetry.otlp.export.protocol",
+                hint=f"{INSTALL}, or protocol: http/protobuf",
+            ) from error
+        self._grpc = grpc
+        self._target = target
+        parts = urlsplit(target.urls["traces"])
+        address = f"{parts.hostname}:{parts.port or 4317}"
+        if ":" in (parts.hostname or ""):
+            address = f"[{parts.hostname}]:{parts.port or 4317}"
+        options = (("grpc.enable_retries", 0), ("grpc.max_send_message_length", -1))
+        self._channel = (
+            grpc.secure_channel(address, grpc.ssl_channel_credentials(), options)
+            if parts.scheme == "https"
+            else grpc.insecure_channel(address, options)
+        )
+        prefix = "/opentelemetry.proto.collector"
+        self._calls = {
+            "traces": self._call(
+                f"{prefix}.trace.v1.TraceService/Export", known.traces.ExportTraceServiceResponse
+            ),
+            "metrics": self._call(
+                f"{prefix}.metrics.v1.MetricsService/Export", known.metrics.ExportMetricsServiceResponse
+            ),
+        }
+
+    def _call(self, method: str, response: Any) -> Any:
+        return self._channel.unary_unary(
+            method,
+            request_serializer=lambda request: request.SerializeToString(),
+            response_deserializer=response.FromString,
+        )
+
+    def send(self, signal: Signal, request: Any) -> Answer:
+        """Call `Export`, and wait for the answer."""
+        grpc = self._grpc
+        try:
+            response = self._calls[signal](
+                request,
+                timeout=self._target.timeout_s,
+                metadata=tuple(self._target.headers.items()),
+                compression=grpc.Compression.Gzip if self._target.gzip else grpc.Compression.NoCompression,
+            )
+        except grpc.RpcError as error:
+            code = error.code().name
+            later = code in LATER_CODES
+            return Answer(
+                False,
+                later,
+                _retry_info_s(error) if later else 0.0,
+                text=f"gRPC {code}: {str(error.details() or '')[:200]}",
+            )
+        return _partial(response)
+
+    def close(self) -> None:
+        """Close the channel; no `send` may follow."""
+        self._channel.close()
+
+
+def _partial(response: Any) -> Answer:
+    partial = response.partial_success
+    rejected = getattr(partial, "rejected_spans", 0) or getattr(partial, "rejected_data_points", 0)
+    return Answer(True, rejected=max(0, rejected), text=partial.error_message[:200])
+
+
+def _retry_info_s(error: Any) -> float:
+    """The delay of `google.rpc.RetryInfo` in the error's details; 0 when there is none, or nothing that reads it."""
+    try:
+        from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # noqa: PLC0415
+    except ImportError:
+        return 0.0
+    for key, value in error.trailing_metadata() or ():
+        if key != "grpc-status-details-bin":
+            continue
+        for detail in status_pb2.Status.FromString(value).details:
+            info = error_details_pb2.RetryInfo()
+            if detail.Unpack(info):
+                delay = info.retry_delay
+                return float(min(max(0.0, delay.seconds + delay.nanos / 1e9), RETRY_AFTER_MAX_S))
+    return 0.0
+
+
+def _shown(answer: bytes) -> str:
+    return answer[:200].decode("utf-8", "replace").strip() or "no text"
