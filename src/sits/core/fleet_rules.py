@@ -24,6 +24,7 @@ from sits.core.fleet_cache import ResponseCache
 from sits.core.fleet_environment import check_environment
 from sits.core.fleet_profile import check_profiling
 from sits.core.fleet_routes import RouteArm, Shift
+from sits.core.fleet_signals import check_signals
 from sits.core.fleet_window import WINDOW_RANGES, check_window
 from sits.core.inherit import check_like, inherit, refer
 from sits.core.inject_rules import check_injections
@@ -126,6 +127,7 @@ def check(fleet: tree.Fleet, path: str, report: Report) -> None:
     check_environment(fleet.telemetry, engines, join(path, "telemetry"), report)
     check_otlp(fleet.telemetry.otlp, fleet.admin.listen, join(path, "telemetry.otlp"), report)
     check_profiling(fleet.telemetry.profile, join(path, "telemetry.profile"), report)
+    check_signals(fleet.telemetry.signals, join(path, "telemetry.signals"), report)
     for at, release in releases_of(fleet, path):
         _check_arms(release, join(at, "arms"), report)
     check_releases(fleet, path, report)

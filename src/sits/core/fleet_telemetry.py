@@ -7,6 +7,7 @@ Deliberately absent: what is measured (all of it, always).
 
 from sits.core.fleet_otlp import Otlp
 from sits.core.fleet_profile import Profiling
+from sits.core.fleet_signals import Signals
 from sits.core.section import Section
 from sits.core.units import Ns, Share
 
@@ -26,6 +27,7 @@ class Telemetry(Section, frozen=True, kw_only=True):
     `environment`: `prod`, `preprod`, or one of your own.  From its profile come, unless said here: `sampling`, the share of ordinary
     requests whose rows are kept; `traces_kept`, how long the rows of single requests stay in the store; `metrics_kept`, how long the
     figures per minute stay; `alert_within`, how soon a breach of the objective is to be told.  `profile`: whether processes are sampled.
+    `signals`: what is looked at besides the engines' pages.
     """
 
     environment: str = "prod"
@@ -35,4 +37,5 @@ class Telemetry(Section, frozen=True, kw_only=True):
     alert_within: Ns | None = None
     pinned: Pinned = Pinned()
     profile: Profiling = Profiling()
+    signals: Signals = Signals()
     otlp: Otlp = Otlp()

@@ -129,6 +129,14 @@ class Connection(asyncio.Protocol):
     # -- for the engine -----------------------------------------------------------------------------------------
 
     @property
+    def descriptor(self) -> int:
+        """The number of the open socket, -1 when there is none (any more)."""
+        if self._lost is not None or self._transport.is_closing():
+            return -1
+        number: int = self._transport.get_extra_info("socket").fileno()
+        return number
+
+    @property
     def quiet(self) -> bool:
         """Whether nothing waits in the socket that the loop has not told us yet: an end, or bytes nobody asked for."""
         return not self.poll(0)

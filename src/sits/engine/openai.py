@@ -186,6 +186,11 @@ class OpenAIEngine:
         ) as error:  # TLS failures are OSErrors too; a name none can have is a ValueError
             raise self.failed("engine_unreachable", f"cannot be reached: {error}") from None
 
+    @property
+    def connections(self) -> tuple[Connection, ...]:
+        """Those that are open: under way and kept."""
+        return (*self._silence.watched, *self._pool)
+
     def put_back(self, connection: Connection) -> None:
         """Keep the connection for the next request, if it can have one; else close it."""
         pool = self._pool

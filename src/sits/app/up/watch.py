@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+from sits.app.up.senses import Senses
 from sits.bench.target import fetch
 from sits.core.errors import SitsError
 from sits.core.fleet import Fleet, OpenAIEngine
@@ -28,7 +29,7 @@ Observed = Callable[[str, int, Mapping[str, float], int], None]
 
 
 class Watch:
-    """One task an engine of the fleet in use."""
+    """One task an engine of the fleet in use, and the senses for the machine."""
 
     def __init__(self, world: World, observed: Observed, say: Say) -> None:
         self._world = world
@@ -36,9 +37,11 @@ class Watch:
         self._say = say
         self._tasks: dict[str, tuple[OpenAIEngine, asyncio.Task[None]]] = {}
         self._threads = ThreadPoolExecutor(THREADS, "sits-watch")
+        self._senses = Senses(world, lambda name, now_ns, values: observed(name, now_ns, values, 0), say)
 
     def adopt(self, fleet: Fleet) -> None:
-        """Watch the engines of this fleet, and no others."""
+        """Watch the engines of this fleet, and no others, and the machine as it says."""
+        self._senses.adopt(fleet.telemetry.signals)
         wanted = {engine.name: engine for engine in fleet.engines if isinstance(engine, OpenAIEngine)}
         for name, (engine, task) in list(self._tasks.items()):
             if wanted.get(name) != engine:
@@ -50,6 +53,7 @@ class Watch:
 
     def stop(self) -> None:
         """Watch nothing any more."""
+        self._senses.stop()
         for _, task in self._tasks.values():
             task.cancel()
         self._tasks.clear()
