@@ -141,7 +141,7 @@ class GPUModelRunner:
     def __init__(self):
         self.parallel_config, self.device = Ranks(), Device()
 
-    def _prepare_input_ids(self, scheduler_output, num_reqs, total, cu_num_tokens):
+    def _prepare_input_ids(self, scheduler_output, num_reqs, total_num_scheduled_tokens, cu_num_tokens):
         pass
 
     def _prepare_inputs(self, scheduler_output, num_scheduled_tokens):
