@@ -1,0 +1,319 @@
+"""`sits.span` and its company: contexts in and out, what is recorded of errors, ASGI, and beside the OpenTelemetry SDK."""
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+import sits
+from otlp_receiver import Received, otlp_receiver
+from sits.telemetry import tracing
+
+TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+PARENT = f"00-{TRACE}-{CALLER}-01"
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """Spans as they are handed to the exporter."""
+    spans = []
+
+    class Out:
+        def put(self, span):
+            spans.append(span)
+            return True
+
+    monkeypatch.setattr(tracing, "_EXPORTER", tracing._Exporter())
+    tracing._EXPORTER.known, tracing._EXPORTER.out = True, Out()
+    return spans
+
+
+def test_spans_make_a_tree_and_contexts_go_out(sent):
+    assert sits.current() is None
+    assert sits.inject() == {}
+    with sits.span("answer", tenant="acme") as outer:
+        with sits.span("retrieve", kind="client") as inner:
+            headers = sits.inject({"accept": "x"})
+            inner.set(documents=3).event("cache miss", key="k")
+        assert sits.current() == outer.context
+    assert sits.current() is None
+    first, second = sent
+    assert (first.name, first.kind, first.parent_id) == ("retrieve", tracing.CLIENT, second.span_id)
+    assert (first.trace_id, second.parent_id) == (second.trace_id, "")
+    assert headers == {"accept": "x", "traceparent": f"00-{first.trace_id}-{first.span_id}-01"}
+    assert (first.attributes, second.attributes) == ({"documents": 3}, {"tenant": "acme"})
+    assert [event.name for event in first.events] == ["cache miss"]
+    assert second.start_ns <= first.start_ns <= first.end_ns <= second.end_ns
+
+
+def test_a_context_that_comes_in_is_gone_on_with(sent):
+    headers = {"TraceParent": PARENT, "tracestate": "vendor=1"}
+    with sits.span("answer", parent=sits.extract(headers)):
+        out = sits.inject()
+    assert (sent[0].trace_id, sent[0].parent_id, sent[0].trace_state) == (TRACE, CALLER, "vendor=1")
+    assert out["tracestate"] == "vendor=1"
+
+
+@pytest.mark.parametrize(
+    "traceparent",
+    [
+        "",
+        "00",
+        PARENT + "-x",
+        PARENT.upper(),
+        "ff" + PARENT[2:],
+        PARENT.replace(TRACE, "0" * 32),
+        f"{PARENT}\n{PARENT}",
+    ],
+)
+def test_what_is_no_context_begins_a_new_trace(traceparent):
+    assert sits.extract({"traceparent": traceparent}) is None
+
+
+def test_a_version_to_come_may_say_more():
+    assert sits.extract({"traceparent": "01" + PARENT[2:] + "-what"}).trace_id == TRACE
+
+
+def test_a_trace_its_caller_does_not_sample_is_passed_on_and_not_sent(sent):
+    with sits.span("answer", parent=sits.extract({"traceparent": PARENT[:-1] + "0"})):
+        assert sits.inject()["traceparent"].endswith("-00")
+    assert sent == []
+
+
+def test_an_exception_is_recorded_and_goes_on(sent):
+    with pytest.raises(KeyError, match="no-such"), sits.span("look up"):
+        raise KeyError("no-such")
+    (span,) = sent
+    assert (span.status, span.message) == (tracing.ERROR, "KeyError: 'no-such'")
+    assert span.attributes["error.type"] == "KeyError"
+    (event,) = span.events
+    assert "test_telemetry_tracing.py" in event.attributes["exception.stacktrace"]
+
+
+def test_being_cancelled_is_no_error(sent):
+    async def main():
+        async def work():
+            async with sits.span("work"):
+                started.set()
+                await asyncio.Event().wait()
+
+        started = asyncio.Event()
+        task = asyncio.create_task(work())
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert (sent[0].status, sent[0].attributes) == (tracing.UNSET, {"cancelled": True})
+
+
+def test_a_decorator_of_every_kind_of_function(sent):
+    @sits.span("plain", a=1)
+    def plain(x):
+        """Says it."""
+        return x + 1
+
+    @sits.span("items")
+    def items():
+        yield from (1, 2)
+
+    @sits.span("awaited")
+    async def awaited():
+        return 5
+
+    @sits.span("stream")
+    async def stream():
+        yield 7
+
+    async def main():
+        return await awaited(), [one async for one in stream()]
+
+    assert (plain(1), plain(2), plain.__doc__) == (2, 3, "Says it.")
+    assert list(items()) == [1, 2]
+    assert asyncio.run(main()) == (5, [7])
+    assert [span.name for span in sent] == ["plain", "plain", "items", "awaited", "stream"]
+    assert len({span.span_id for span in sent}) == 5, "each call has a span of its own"
+
+
+def test_tasks_that_run_together_keep_their_own_contexts(sent):
+    async def one(name):
+        async with sits.span(name) as mine:
+            for _ in range(3):
+                await asyncio.sleep(0)
+                assert sits.current() == mine.context
+            with sits.span(f"in {name}"):
+                await asyncio.sleep(0)
+
+    async def main():
+        with sits.span("all"):
+            await asyncio.gather(*(one(str(i)) for i in range(10)))
+
+    asyncio.run(main())
+    by_id = {span.span_id: span for span in sent}
+    for span in sent:
+        if span.name.startswith("in "):
+            assert by_id[span.parent_id].name == span.name[3:]
+        elif span.name != "all":
+            assert by_id[span.parent_id].name == "all"
+
+
+def test_nothing_here_raises_into_the_code_it_times(monkeypatch, caplog):
+    class Broken:
+        def put(self, _):
+            raise RuntimeError("no")
+
+    monkeypatch.setattr(tracing, "_EXPORTER", tracing._Exporter())
+    tracing._EXPORTER.known, tracing._EXPORTER.out = True, Broken()
+    with caplog.at_level("WARNING", logger="sits"):
+        for _ in range(3):
+            with sits.span("work"):
+                pass
+    assert len(caplog.records) == 1
+
+
+async def _call(app, headers=(), path="/x", method="GET"):
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    async def receive():
+        return {"type": "http.request"}
+
+    scope = {"type": "http", "method": method, "path": path, "headers": list(headers)}
+    await app(scope, receive, send)
+    return sent
+
+
+def test_the_middleware_makes_a_span_of_a_request(sent):
+    async def app(scope, receive, send):
+        scope["route"] = type("Route", (), {"path": "/answers/{id}"})()
+        with sits.span("inside"):
+            await send({"type": "http.response.start", "status": 503, "headers": []})
+            await send({"type": "http.response.body", "body": b"a", "more_body": True})
+            await send({"type": "http.response.body", "body": b"b"})
+
+    wrapped = sits.SpanMiddleware(app, attributes=lambda scope: {"tenant": "acme"}, skip=("/healthz",))
+    messages = asyncio.run(_call(wrapped, [(b"traceparent", PARENT.encode())], "/answers/7"))
+    assert len(messages) == 3
+    inside, outer = sent
+    assert (outer.trace_id, outer.parent_id, inside.parent_id) == (TRACE, CALLER, outer.span_id)
+    assert (outer.name, outer.kind, outer.status) == ("GET /answers/{id}", tracing.SERVER, tracing.ERROR)
+    assert outer.attributes == {
+        "http.request.method": "GET",
+        "url.path": "/answers/7",
+        "tenant": "acme",
+        "http.response.status_code": 503,
+        "http.route": "/answers/{id}",
+    }
+    assert [event.name for event in outer.events] == ["first byte"]
+    asyncio.run(_call(wrapped, path="/healthz"))
+    assert [span.name for span in sent[2:]] == ["inside"], "a path that is skipped has no span of its own"
+
+
+def test_an_application_that_raises_and_attributes_that_do(sent):
+    async def app(scope, receive, send):
+        raise ValueError("broken")
+
+    def about(scope):
+        raise RuntimeError("no tenant")
+
+    with pytest.raises(ValueError, match="broken"):
+        asyncio.run(_call(sits.SpanMiddleware(app, attributes=about)))
+    assert (sent[0].name, sent[0].status, sent[0].message) == ("GET", tracing.ERROR, "ValueError: broken")
+    assert [event.name for event in sent[0].events] == ["attributes failed", "exception"]
+
+
+def test_beside_the_sdk_of_opentelemetry_both_make_one_tree():
+    pytest.importorskip("opentelemetry.sdk.trace")
+    code = """
+import sys
+from opentelemetry import trace, propagate
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+import sits
+theirs = InMemorySpanExporter()
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(theirs))
+tracer = provider.get_tracer("x")
+sits.configure("mine", endpoint=sys.argv[1])
+with tracer.start_as_current_span("outer"):
+    with sits.span("ours"):
+        with tracer.start_as_current_span("inner"):
+            with sits.span("deep"):
+                carrier = {}
+                propagate.inject(carrier)
+                assert carrier["traceparent"] == sits.inject()["traceparent"], carrier
+    assert trace.get_current_span().name == "outer"
+for span in theirs.get_finished_spans():
+    print(span.name, f"{span.context.span_id:016x}", f"{span.parent.span_id:016x}" if span.parent else "-")
+assert sits.flush(20)
+"""
+    with otlp_receiver() as received:
+        done = subprocess.run(
+            [sys.executable, "-c", code, received.url],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        body = received.next()[1]
+    ours = {span["name"]: span for span in Received.spans_of(body)}
+    theirs = {name: (own, parent) for name, own, parent in map(str.split, done.stdout.splitlines())}
+    assert ours["ours"]["parentSpanId"] == theirs["outer"][0]
+    assert theirs["inner"][1] == ours["ours"]["spanId"]
+    assert ours["deep"]["parentSpanId"] == theirs["inner"][0]
+    resource = {
+        pair["key"]: pair["value"]["stringValue"]
+        for pair in body["resourceSpans"][0]["resource"]["attributes"]
+    }
+    assert resource["service.name"] == "mine"
+
+
+def test_variables_configure_a_process_that_says_nothing():
+    code = "import sits\nwith sits.span('work'): pass\n"
+    with otlp_receiver() as received:
+        env = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": received.url,
+            "OTEL_SERVICE_NAME": "rag",
+            "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=prod",
+            "OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20k",
+            "PYTHONPATH": str(sits.__path__[0]).removesuffix("/sits"),
+        }
+        subprocess.run([sys.executable, "-c", code], check=True, env=env, timeout=60)
+        body = received.next()[1]
+    resource = {
+        pair["key"]: pair["value"]["stringValue"]
+        for pair in body["resourceSpans"][0]["resource"]["attributes"]
+    }
+    assert (resource["service.name"], resource["deployment.environment.name"]) == ("rag", "prod")
+    assert received.headers[0]["authorization"] == "Bearer k"
+
+
+def test_importing_sits_loads_nothing_and_spans_load_the_standard_library_alone():
+    code = """
+import sys
+before = set(sys.modules)
+import sits
+print([name for name in set(sys.modules) - before if name not in ("sits", "typing")])
+sits.span
+ours = {name.partition(".")[0] for name in set(sys.modules) - before} - {"sits"}
+print(sorted(ours - set(sys.stdlib_module_names)), "asyncio" in ours, "http" in ours)
+"""
+    path = str(sits.__path__[0]).removesuffix("/sits")
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", f"import sys, typing; sys.path.insert(0, {path!r})\n{code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == ["[]", "[] False False"]
+
+
+def test_an_unknown_name_is_told():
+    with pytest.raises(AttributeError, match="no attribute 'spam'"):
+        sits.spam  # noqa: B018
