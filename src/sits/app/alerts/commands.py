@@ -45,7 +45,7 @@ def rules(fleet: Path, out: Path | None, as_json: bool) -> int:
     from sits.app.alerts.rules import rules_of  # noqa: PLC0415
 
     tree = _load(fleet)
-    name, made = RULES.format(name=tree.name), rules_of(tree)
+    name, made = RULES.format(name=_slug(tree.name)), rules_of(tree)
     if as_json:
         output.print_json({"delays": _delays(tree), **made})
         return 0
@@ -53,7 +53,7 @@ def rules(fleet: Path, out: Path | None, as_json: bool) -> int:
         out,
         {
             name: _yaml(made, _about(_delays(tree))),
-            PROOFS.format(name=tree.name): _yaml(proofs_of(tree, name)),
+            PROOFS.format(name=_slug(tree.name)): _yaml(proofs_of(tree, name)),
         },
     )
     return 0
@@ -83,7 +83,12 @@ def prometheus(fleet: Path, out: Path | None, targets: tuple[str, ...], managers
 
     tree = _load(fleet)
     _give(
-        out, {"prometheus.yml": _yaml(prometheus_of(tree, targets, managers, RULES.format(name=tree.name)))}
+        out,
+        {
+            "prometheus.yml": _yaml(
+                prometheus_of(tree, targets, managers, RULES.format(name=_slug(tree.name)))
+            )
+        },
     )
     return 0
 
@@ -100,6 +105,70 @@ def alertmanager(fleet: Path, out: Path | None, webhooks: tuple[str, ...]) -> in
 
     _give(out, {"alertmanager.yml": _yaml(alertmanager_of(_load(fleet), webhooks))})
     return 0
+
+
+@alerts.command()
+@_fleet
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    help="Write the dashboards into this directory.",
+)
+def grafana(fleet: Path, out: Path) -> int:
+    """Grafana dashboards: promises, latency and engines; the gateway's own health.
+
+    Import them, or let Grafana provision the directory.
+    """
+    import json  # noqa: PLC0415
+
+    from sits.app.alerts.grafana import dashboards_of  # noqa: PLC0415
+
+    tree = _load(fleet)
+    made = dashboards_of(tree)
+    _give(
+        out,
+        {
+            f"sits-{_slug(tree.name)}-{kind}.json": json.dumps(data, indent=1) + "\n"
+            for kind, data in made.items()
+        },
+    )
+    return 0
+
+
+@alerts.command()
+@_fleet
+@click.option(
+    "--times", type=click.IntRange(1, 100), default=5, show_default=True, help="Breaches, one after another."
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else, on stdout."
+)
+@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+def measure(fleet: Path, times: int, as_json: bool, quiet: bool) -> int:
+    """Measure how long an alert takes, on this machine, with real Prometheus and Alertmanager.
+
+    A gateway of its own serves FLEET's objective and environment with an emulated engine; every answer turns slow, and a webhook waits.
+    Nothing of the fleet is touched.  Exits with 1 when an alert came later than the environment promises.
+    """
+    import msgspec  # noqa: PLC0415
+
+    from sits.app import output  # noqa: PLC0415
+    from sits.app.alerts.measure import measure as run  # noqa: PLC0415
+    from sits.app.alerts.measure import table  # noqa: PLC0415
+    from sits.world import RealWorld  # noqa: PLC0415
+
+    def say(text: str) -> None:
+        if not quiet:
+            click.echo(text, err=True)
+
+    found = run(_load(fleet), times, RealWorld(), say)
+    if as_json:
+        output.print_json(msgspec.to_builtins(found))
+    else:
+        click.echo(table(found), nl=False)
+    return 0 if found.longest_s <= found.within_s else 1
 
 
 def _load(fleet: Path) -> Any:
@@ -138,6 +207,11 @@ def _about(d: dict[str, float]) -> str:
         f"{d['evaluation_s']} + for {d['for_s']} + group {d['group_s']} + delivery {d['delivery_s']} = {d['worst_s']:.0f} s at the worst,\n"
         f"# which is when {d['threshold']:.1%} of the answers turn bad; {d['worst_all_bad_s']:.0f} s when all do.\n"
     )
+
+
+def _slug(name: str) -> str:
+    """A name as a part of a file's name."""
+    return "".join(c if c.isascii() and c.isalnum() else "-" for c in name)
 
 
 def _yaml(data: Any, comment: str = "") -> str:

@@ -23,6 +23,7 @@ class Indicator(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: the part of metric and alert names, like `objective`; `title` the same in `CamelCase`.
         bad, all: PromQL with `{window}` for the range: a rate each, 1/s.
+        of: which of the recorded series are this fleet's.
         budget: allowed share of bad ones, 0..1.
         bad_words: what a bad one is.
 
@@ -32,6 +33,7 @@ class Indicator(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     bad: str
     all: str
+    of: str
     budget: float
     bad_words: str
 
@@ -39,9 +41,13 @@ class Indicator(msgspec.Struct, frozen=True, kw_only=True):
         """The share of bad ones in a window; nothing when there were none at all."""
         return f"{self.bad} / ({self.all})".replace("{window}", window)
 
-    def record(self, window: str) -> str:
+    def rule(self, window: str) -> str:
         """The name of the recording rule of that share."""
         return f"sits:{self.name}:ratio_rate{window}"
+
+    def recorded(self, window: str) -> str:
+        """What it recorded."""
+        return f"{self.rule(window)}{self.of}"
 
 
 def job_of(fleet: Fleet) -> str:
@@ -60,6 +66,12 @@ def selector(fleet: Fleet, *more: str) -> str:
     return "{" + ",".join([f'job="{job}"', *more]) + "}"
 
 
+def recorded(fleet: Fleet) -> str:
+    """Of what rules record, what is this fleet's."""
+    name = fleet.name.replace("\\", "\\\\").replace('"', '\\"')
+    return f'{{fleet="{name}"}}'
+
+
 def indicators(fleet: Fleet) -> tuple[Indicator, Indicator]:
     """The two promises of every fleet: its P99, and its availability."""
     s, done = selector(fleet), selector(fleet, 'outcome="completed"')
@@ -70,6 +82,7 @@ def indicators(fleet: Fleet) -> tuple[Indicator, Indicator]:
             title="Latency",
             bad=f"sum(rate(sits_objective_missed_total{s}[{{window}}]))",
             all=f"sum(rate(sits_objective_requests_total{s}[{{window}}]))",
+            of=recorded(fleet),
             budget=P99_BUDGET,
             bad_words=f"answers have a {TIMES[objective.metric]} over {show_duration(objective.p99)}",
         ),
@@ -78,6 +91,7 @@ def indicators(fleet: Fleet) -> tuple[Indicator, Indicator]:
             title="Availability",
             bad=f"sum(rate(sits_errors_total{s}[{{window}}]))",
             all=f"(sum(rate(sits_requests_total{done}[{{window}}])) or vector(0)) + sum(rate(sits_errors_total{s}[{{window}}]))",
+            of=recorded(fleet),
             budget=round(1 - objective.availability, 9),
             bad_words="requests failed, or were refused for want of capacity",
         ),

@@ -63,9 +63,9 @@ def rules_of(fleet: Fleet) -> dict[str, Any]:
     lengths = delays(profile_of(fleet.telemetry).alert_within)
     near, far = [], []
     for indicator in indicators(fleet):
-        near += [_record(indicator.record(w), indicator.ratio(w)) for w in (fast(lengths), *NEAR)]
-        far += [_record(indicator.record(w), indicator.ratio(w)) for w in FAR]
-    near += [_record(name, expr) for name, expr in _latencies(fleet)]
+        near += [_record(fleet, indicator.rule(w), indicator.ratio(w)) for w in (fast(lengths), *NEAR)]
+        far += [_record(fleet, indicator.rule(w), indicator.ratio(w)) for w in FAR]
+    near += [_record(fleet, name, expr) for name, expr in _latencies(fleet)]
     alerts = alerts_of(fleet)
     slow = [alert for alert in alerts if alert.slo and not alert.name.endswith("FastBurn")]
     now = [alert for alert in alerts if alert not in slow]
@@ -100,7 +100,7 @@ def _burns(one: Indicator, lengths: Delays, fleet: Fleet) -> Iterator[Alert]:
     why = f"sitsctl why --since 15m --store {fleet.gateway.store}"
     yield Alert(
         name=f"Sits{one.title}FastBurn",
-        expr=f"{one.record(window)} > {limit} and {enough} * {lengths.window_s} >= {LEAST_BAD}",
+        expr=f"{one.recorded(window)} > {limit} and on () {enough} * {lengths.window_s} >= {LEAST_BAD}",
         severity=PAGE,
         summary=f"{{{{ $value | humanizePercentage }}}} of {fleet.name}'s {one.bad_words}, in the last {window}; {one.budget:.3%} may",
         next=why,
@@ -111,7 +111,7 @@ def _burns(one: Indicator, lengths: Delays, fleet: Fleet) -> Iterator[Alert]:
         limit = threshold(one, burn)
         yield Alert(
             name=f"Sits{one.title}Burn{long}",
-            expr=f"{one.record(long)} > {limit} and {one.record(short)} > {limit}",
+            expr=f"{one.recorded(long)} > {limit} and {one.recorded(short)} > {limit}",
             severity=severity,
             summary=f"{{{{ $value | humanizePercentage }}}} of {fleet.name}'s {one.bad_words}, in the last {long} and still; the budget burns {burn:g} times too fast",
             next=f"sitsctl why --since {short} --store {fleet.gateway.store}",
@@ -179,8 +179,8 @@ def _latencies(fleet: Fleet) -> Iterator[tuple[str, str]]:
     yield "sits:requests:rate1m", f"sum by (outcome) (rate(sits_requests_total{s}[1m]))"
 
 
-def _record(name: str, expr: str) -> dict[str, Any]:
-    return {"record": name, "expr": expr}
+def _record(fleet: Fleet, name: str, expr: str) -> dict[str, Any]:
+    return {"record": name, "expr": expr, "labels": {"fleet": fleet.name}}
 
 
 def _alert(fleet: Fleet, alert: Alert) -> dict[str, Any]:

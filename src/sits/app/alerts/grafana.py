@@ -1,0 +1,134 @@
+"""Two Grafana dashboards of a fleet: its promises and where the time goes, and the gateway's own health.
+
+Both speak only of what the fleet has: no panel of a cache, a window, a quota or adapters without one.  Where a rule records a number
+(`app.alerts.rules`), the panel shows that number, so that a board and an alert cannot disagree.
+
+Deliberately absent: how a panel is written down (`app.alerts.panels`), and causes: those are in `sitsctl why`.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from sits.app.alerts.delays import delays
+from sits.app.alerts.objectives import TIMES, indicators, recorded, selector
+from sits.app.alerts.panels import BAD, GOOD, SOURCE, WARN, Json, heat, laid_out, series, stat, states
+from sits.app.alerts.rules import BURNS, FAST_BURN, fast
+from sits.core.fleet import Fleet
+from sits.core.fleet_environment import profile_of
+from sits.core.units import SECOND, show_duration
+
+Row = tuple[str, int, list[Json]]
+TAG = "sits"
+
+
+def dashboards_of(fleet: Fleet) -> dict[str, dict[str, Any]]:
+    """The dashboards, by the last part of their file's name."""
+    return {
+        "service": _dashboard(fleet, "service", "promises, latency, engines", list(_service(fleet))),
+        "gateway": _dashboard(fleet, "gateway", "the gateway's own health", list(_health(fleet))),
+    }
+
+
+def _service(fleet: Fleet) -> Iterator[Row]:
+    s, of, objective = selector(fleet), recorded(fleet), fleet.objective
+    latency, availability = indicators(fleet)
+    window = fast(delays(profile_of(fleet.telemetry).alert_within))
+    what, limit = TIMES[objective.metric], objective.p99 / SECOND
+    left = [(BAD, None), (WARN, 0.1), (GOOD, 0.5)]
+    of_all = f"histogram_quantile(0.99, sum by (le) (rate(sits_{objective.metric}_seconds_bucket{s}[5m])))"
+    yield f"{fleet.name}: what is promised", 6, [
+        stat(f"P99 {what}", of_all, "s", f"P99 of the last 5 min, interpolated within a bucket; the objective is {show_duration(objective.p99)}. Whether it was met is counted exactly, beside.", [(GOOD, None), (WARN, limit * 0.8), (BAD, limit)]),
+        stat("Over the objective", latency.recorded(window), "percentunit", f"Share of answers of the last {window} over {show_duration(objective.p99)}, counted one by one; {latency.budget:.0%} may be. This is what pages.", [(GOOD, None), (WARN, latency.budget), (BAD, min(1.0, FAST_BURN * latency.budget))]),
+        stat("Latency budget left", f"1 - {latency.recorded('30d')} / {latency.budget:g}", "percentunit", "Of the answers that may be over the objective in 30 days, the share that was not yet.", left),
+        stat("Availability budget left", f"1 - {availability.recorded('30d')} / {availability.budget:g}", "percentunit", f"Of the {availability.budget:.3%} that may fail in 30 days, the share that did not yet.", left),
+    ]  # fmt: skip
+    windows = ["5m", "1h", "30m", "6h", "2h", "1d", "3d"]
+    yield "How fast the budgets burn", 8, [
+        series(f"{one.title}: burn rate", [(f"{one.recorded(w)} / {one.budget:g}", w) for w in windows], "none", f"Share of bad ones over the share that may be, in windows of several lengths: 1 spends exactly the budget. Pages at {BURNS[0][1]:g} (1h and 5m) and {BURNS[1][1]:g} (6h and 30m).", BURNS[0][1])
+        for one in (latency, availability)
+    ]  # fmt: skip
+    yield "Latency by engine", 9, [
+        series("P99 time to first token", [("sits:ttft_seconds:p99_5m" + of, "{{engine}}")], "s", "Streamed answers, first byte in to first token out; last 5 min.", limit if objective.metric == "ttft" else None),
+        series("P99 end-to-end time", [("sits:e2e_seconds:p99_5m" + of, "{{engine}}")], "s", "First byte in to answer flushed; last 5 min.", limit if objective.metric == "e2e" else None),
+        heat(f"{what.capitalize()}, all engines", f"sum by (le) (increase(sits_{objective.metric}_seconds_bucket{s}[$__rate_interval]))", "s", "How many answers took how long."),
+    ]  # fmt: skip
+    yield "Traffic", 8, [
+        series("Requests", [("sits:requests:rate1m" + of, "{{outcome}}")], "reqps", "Finished requests by outcome, last minute."),
+        series("What went wrong", [(_wrong(fleet), "{{outcome}} {{detail}}")], "reqps", "Requests that were not answered, by why; callers' mistakes are among them."),
+        series("Tokens", [(f"sum(rate(sits_output_tokens_total{s}[1m]))", "generated")], "short", "Generated tokens a second."),
+        series("Share over the objective", [(f"sum by (engine) (rate(sits_objective_missed_total{s}[5m])) / sum by (engine) (rate(sits_objective_requests_total{s}[5m]))", "{{engine}}")], "percentunit", "By engine, counted one by one; last 5 min.", latency.budget),
+    ]  # fmt: skip
+    yield "Engines", 8, [
+        states("Reachable", (f"min by (engine) (sits_engine_healthy{s})", "{{engine}}"), "Down while the engine's breaker is open."),
+        series("In flight", [(f"sum by (engine) (sits_inflight_requests{s})", "{{engine}}")], "short", "Requests sent to an engine and unfinished."),
+        series("Tokens in flight", [(f"sum by (engine) (sits_inflight_tokens{s})", "{{engine}}")], "short", "Their tokens: prompt and allowed output."),
+        series("Second tries and preemptions", [(f"sum(rate(sits_retries_total{s}[5m]))", "retries"), (f"sum(rate(sits_preemptions_total{s}[5m]))", "preemptions")], "reqps", "Requests sent to a second engine, and preemptions engines tell."),
+    ]  # fmt: skip
+
+
+def _wrong(fleet: Fleet) -> str:
+    bad = selector(fleet, 'outcome!="completed"')
+    return f"sum by (outcome, detail) (rate(sits_requests_total{bad}[5m]))"
+
+
+def _health(fleet: Fleet) -> Iterator[Row]:
+    s = selector(fleet)
+    pauses = f"sum by (le) (rate(sits_gc_pause_seconds_bucket{s}[5m]))"
+    restarts = f"sum by (process) (increase(sits_restarts_total{s}[1h]))"
+    yield f"{fleet.name}: processes", 8, [
+        series("Memory", [(f"sum by (process) (sits_resident_memory_bytes{s})", "{{process}}")], "bytes", "Resident memory of each process."),
+        series("Workers and restarts", [(f"sum(sits_workers{s})", "workers"), (restarts, "restarts of {{process}}, 1 h")], "short", "Processes that serve, and those that died."),
+        series("Configuration", [(f"max(sits_generation{s})", "generation"), (f"sum by (result) (increase(sits_reloads_total{s}[1h]))", "{{result}}, 1 h")], "short", "Which configuration serves, and what became of changed ones."),
+        series("Pauses", [(f"histogram_quantile(0.99, {pauses})", "P99 of garbage collection")], "s", "While it collects, a process does nothing else."),
+    ]  # fmt: skip
+    yield "Connections and room", 8, [
+        series("Connections", [(f"sum(sits_connections{s})", "open")], "short", "Open client connections."),
+        series("Bytes of requests held", [(f"sum(sits_request_bytes{s})", "held")], "bytes", "Arriving, waiting, or large and being answered.", float(fleet.gateway.body_memory * fleet.gateway.workers)),
+        series("Turned away", [(f"sum(rate(sits_requests_without_room_total{s}[5m]))", "no room"), (f"sum(rate(sits_bad_requests_total{s}[5m]))", "no HTTP")], "reqps", "Requests there was no room for, and what was none."),
+    ]  # fmt: skip
+    yield "What is recorded", 8, [
+        series("Rows", [(f"sum by (why) (rate(sits_rows_kept_total{s}[5m]))", "kept: {{why}}"), (f"sum(rate(sits_rows_thinned_total{s}[5m]))", "not kept")], "short", "Rows of requests a second, by why they are kept at the environment's share."),
+        series("Stored", [(f"sum(rate(sits_rows_stored_total{s}[5m]))", "rows of all tables")], "short", "Rows made durable, a second."),
+        series("Lost", [(f"sum(increase(sits_rows_dropped_total{s}[5m]))", "rows dropped, 5 min"), (f"sum(increase(sits_store_failures_total{s}[5m]))", "failed writes, 5 min")], "short", "Requests that were answered but not recorded, and why."),
+    ]  # fmt: skip
+    parts = list(_parts(fleet))
+    if parts:
+        yield "Parts of this fleet", 8, parts
+
+
+def _parts(fleet: Fleet) -> Iterator[Json]:
+    s = selector(fleet)
+    if fleet.policy.cache.kind != "none":
+        yield series("Cache", [(f"sum by (verdict) (rate(sits_cache_requests_total{s}[5m]))", "{{verdict}}")], "reqps", "Requests by what the response cache did for them.")  # fmt: skip
+        yield series("Cache memory", [(f"sum(sits_cache_bytes{s})", "bytes")], "bytes", "What kept answers cost of the cache's memory.", float(fleet.policy.cache.memory))  # fmt: skip
+    if fleet.quotas:
+        yield series("Quota ledger", [(f"sum(rate(sits_ledger_questions_total{s}[5m]))", "questions"), (f"sum(rate(sits_ledger_waits_total{s}[5m]))", "waits"), (f"sum(rate(sits_ledger_opened_total{s}[5m]))", "let in without it"), (f"max(sits_ledger_down{s})", "down")], "short", "What the ledger was asked, and what happened while it did not answer.")  # fmt: skip
+    if fleet.policy.window.kind != "none":
+        calls, requests = (
+            f"sum by (engine) (rate(sits_window_{what}_total{s}[5m]))" for what in ("calls", "requests")
+        )
+        yield series("Mean batch", [(f"{requests} / {calls}", "{{engine}}")], "short", "Requests sent in one call of a batching window.")  # fmt: skip
+    if fleet.runtime_adapters.adapters:
+        yield series("Adapter loads", [(f"sum by (engine) (increase(sits_adapter_loads_{what}_total{s}[1h]))", f"{what} {{{{engine}}}}") for what in ("succeeded", "failed")], "short", "Loads of runtime adapters in the last hour.")  # fmt: skip
+
+
+def _dashboard(fleet: Fleet, kind: str, title: str, rows: list[Row]) -> dict[str, Any]:
+    name = re.sub("[^a-z0-9]+", "-", fleet.name.lower()).strip("-")[:20]
+    environment = fleet.telemetry.environment
+    fleet_label = fleet.name.replace('"', '\\"')
+    return {
+        "uid": f"sits-{name}-{kind}"[:40],
+        "title": f"SITS {fleet.name} ({environment}): {title}",
+        "tags": [TAG, environment],
+        "schemaVersion": 38,
+        "editable": True,
+        "graphTooltip": 1,
+        "refresh": "10s",
+        "timezone": "browser",
+        "time": {"from": "now-1h", "to": "now"},
+        "links": [{"title": "SITS", "type": "dashboards", "tags": [TAG], "asDropdown": True, "keepTime": True, "includeVars": True, "icon": "external link", "tooltip": "", "url": "", "targetBlank": False}],
+        "templating": {"list": [{"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus", "hide": 0, "multi": False, "includeAll": False, "regex": "", "refresh": 1, "skipUrlSync": False}]},
+        "annotations": {"list": [{"name": "Alerts", "enable": True, "hide": False, "iconColor": "red", "datasource": SOURCE, "expr": f'ALERTS{{alertstate="firing",fleet="{fleet_label}"}}', "titleFormat": "{{alertname}}"}]},
+        "panels": laid_out(rows),
+    }  # fmt: skip
