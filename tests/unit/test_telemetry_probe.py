@@ -10,7 +10,10 @@ import pytest
 
 import sits
 import vllm_fake
+from otlp_receiver import otlp_receiver
 from sits.core.breakpoints import INDEX, NAMES
+from sits.telemetry.otlp.mapping import decoded
+from sits.telemetry.otlp.sighted import sighting_columns
 from sits.telemetry.probe import known
 from sits.telemetry.probe.patching import Patches
 from sits.telemetry.probe.plugin import look, traces_url
@@ -244,6 +247,27 @@ def test_nobody_at_the_endpoint_is_told_once_and_costs_nothing_else(tmp_path):
     ran = Ran(tmp_path, environment={"SITS_PROBE_ENDPOINT": "http://127.0.0.1:9"}, after=after)
     assert len(ran.said) == 1
     assert "http://127.0.0.1:9/v1/traces cannot be sent to" in ran.said[0]
+
+
+def test_spans_go_to_a_receiver_with_the_headers_asked_for(tmp_path):
+    with otlp_receiver() as received:
+        environment = {
+            "SITS_PROBE_ENDPOINT": received.url,
+            "SITS_PROBE_HEADERS": "authorization=Bearer%20secret",
+            "OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20of-vllm",
+        }
+        ran = Ran(tmp_path, environment=environment)
+        status, body = received.next()
+    assert (status, ran.said) == (200, [])
+    assert received.headers[0]["authorization"] == "Bearer secret"
+    batch = decoded(json.dumps(body).encode())
+    assert (len(batch.spans), batch.rejected) == (6, 0)
+    rows = sighting_columns("run", batch.spans)
+    assert sorted(zip(rows["scheme"], rows["parent_id"], strict=True)) == [("sits", ""), ("sits", PARENT)]
+    assert (
+        rows["exactness"][list(rows["parent_id"]).index(PARENT)]
+        == "00000" + "33333" + "2" + "3333" + "2" + "3" + "300"
+    )
 
 
 def test_statistics_of_finished_requests_are_in_their_trace(tmp_path):

@@ -4,8 +4,9 @@
 SITS_PROBE=off ──> nothing      version unknown, or anything differs ──> one warning, nothing      else ──> all wrappers
 ```
 Rules: vLLM's processes call this more than once, and forked ones inherit it: the second call does nothing.  Where the spans go is said by
-`SITS_PROBE_ENDPOINT` (an OTLP/HTTP receiver, `/v1/traces` is added to an address without a path) or `SITS_PROBE_FILE` (one JSON document a line);
-without either they go to `DEFAULT`, and to nobody when nobody is there.  Whatever goes wrong here is told in one warning and never reaches vLLM.
+`SITS_PROBE_ENDPOINT` (an OTLP/HTTP receiver, `/v1/traces` is added to an address without a path; `SITS_PROBE_HEADERS` go with them) or
+`SITS_PROBE_FILE` (one JSON document a line); without either they go to `DEFAULT`, and to nobody when nobody is there.  OpenTelemetry's own
+variables are vLLM's, and not read.  Whatever goes wrong here is told in one warning and never reaches vLLM.
 
 Deliberately absent: options in files, and a list of points to leave out: the probe is on or off.
 """
@@ -26,11 +27,11 @@ from sits.telemetry.probe.reading import differences, package_of, version_of
 from sits.telemetry.probe.scheduling import Scheduling
 from sits.telemetry.probe.seeing import LOG, Seeing
 from sits.telemetry.probe.stepping import Stepping
-from sits.telemetry.spans_out import Answer, SpansOut, headers_of
+from sits.telemetry.spans_out import Answer, SpansOut, pairs
 from sits.world import RealWorld
 
 DEFAULT = "http://127.0.0.1:4318"
-SWITCH, ENDPOINT, FILE = "SITS_PROBE", "SITS_PROBE_ENDPOINT", "SITS_PROBE_FILE"
+SWITCH, ENDPOINT, HEADERS, FILE = "SITS_PROBE", "SITS_PROBE_ENDPOINT", "SITS_PROBE_HEADERS", "SITS_PROBE_FILE"
 OFF = ("off", "0", "false", "no")
 
 
@@ -120,7 +121,10 @@ def way_out(version: str, environ: Mapping[str, str]) -> SpansOut:
     if path := environ.get(FILE, ""):
         return SpansOut(path, resource, scope=LOG, post=append_line)
     return SpansOut(
-        traces_url(environ.get(ENDPOINT) or DEFAULT), resource, scope=LOG, headers=headers_of(environ)
+        traces_url(environ.get(ENDPOINT) or DEFAULT),
+        resource,
+        scope=LOG,
+        headers=pairs(environ.get(HEADERS, "")),
     )
 
 
