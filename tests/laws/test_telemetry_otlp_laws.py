@@ -24,7 +24,7 @@ scalars = st.one_of(
     texts,
     st.booleans(),
     st.integers(-(2**63), 2**63 - 1),
-    st.floats(allow_nan=False),
+    st.floats(allow_nan=False, allow_infinity=False),
     st.lists(texts, max_size=3),
 )
 

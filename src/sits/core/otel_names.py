@@ -121,13 +121,8 @@ TPOT_BUCKETS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1
 TOKEN_BUCKETS = tuple(4**n for n in range(14))
 """Bounds the convention asks of counts of tokens: 1 to 67,108,864."""
 
-OPERATIONS = {
-    "chat": "chat",
-    "completions": "text_completion",
-    "embeddings": "embeddings",
-    "messages": "chat",
-}
-"""What the convention calls what our endpoints do."""
+OPERATIONS = {"/v1/completions": "text_completion", "/v1/embeddings": "embeddings"}
+"""What the convention calls what our endpoints do; the others are `chat`."""
 
 # -- ours ----------------------------------------------------------------------------------------------------
 

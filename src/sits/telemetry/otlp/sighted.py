@@ -13,7 +13,7 @@ Deliberately absent: our clock, and our rows (`telemetry.joining`).
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sits.core.breakpoints import NAMES, POINT_COUNT
@@ -61,20 +61,25 @@ def _sightings(spans: Sequence[Received]) -> Mapping[tuple[str, str], _Seen]:
     """By scheme and parent: what the spans of one trace and one source tell."""
     rules = [alias_of(one.span.name) for one in spans]
     sure = {rule.scheme for rule in rules if rule is not None and not rule.common}
+    points = [_own_points(one.span.attributes) for one in spans]
+    telling = [
+        (one, own, rule if rule is not None and _is_meant(rule, one, sure) else None)
+        for one, own, rule in zip(spans, points, rules, strict=True)
+    ]
     parents = {one.span.span_id: one.span.parent_id for one in spans}
+    tells = {one.span.span_id for one, own, rule in telling if own or rule is not None}
     found: dict[tuple[str, str], _Seen] = defaultdict(_Seen)
-    for one, rule in zip(spans, rules, strict=True):
-        points = _own_points(one.span.attributes)
-        meant = rule is not None and _is_meant(rule, one, sure)
-        if not points and not meant:
+    for one, own, rule in telling:
+        if not own and rule is None:
             continue
-        above = _above(one.span.parent_id, parents)
-        for point, wall_ns, how in points:
+        above = _above(one.span.span_id, parents, tells)
+        for point, wall_ns, how in own:
             found[SITS, above].tell(point, wall_ns, how)
-        if meant and rule is not None:
-            for told in rule.tells:
-                if (at_ns := _time(told, one)) is not None:
-                    found[rule.scheme, above].tell(told.point, at_ns, told.how, last=told.last)
+        if rule is None:
+            continue
+        for told in rule.tells:
+            if (at_ns := _time(told, one)) is not None:
+                found[rule.scheme, above].tell(told.point, at_ns, told.how, last=told.last)
     return found
 
 
@@ -82,16 +87,20 @@ def _is_meant(rule: Alias, one: Received, sure: set[str]) -> bool:
     return not rule.common or rule.scheme in sure or rule.scheme in f"{one.scope} {one.service}".lower()
 
 
-def _above(parent_id: str, parents: Mapping[str, str]) -> str:
-    """The first ancestor that none of these spans is."""
+def _above(span_id: str, parents: Mapping[str, str], tells: Collection[str]) -> str:
+    """The parent of the topmost of a span's ancestors here that tells something, itself included."""
+    above = parents[span_id]
     for _ in range(len(parents)):  # a circle of parents ends as well
+        parent_id = parents.get(span_id, "")
         if parent_id not in parents:
             break
-        parent_id = parents[parent_id]
-    return parent_id
+        span_id = parent_id
+        if span_id in tells:
+            above = parents[span_id]
+    return above
 
 
-def _own_points(attributes: Mapping[str, Any]) -> Iterable[tuple[int, int, int]]:
+def _own_points(attributes: Mapping[str, Any]) -> Sequence[tuple[int, int, int]]:
     points: list[tuple[int, int, int]] = []
     for key, value in attributes.items():
         point = breakpoint_of(key)
