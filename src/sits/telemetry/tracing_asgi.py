@@ -2,17 +2,19 @@
 
 Rules: plain ASGI, so the body streams through untouched and context variables reach the application.  A span is named by method and route where the
 framework tells its route (`scope["route"]`), else by the method alone, because paths are of too many kinds; it is an error from status 500 on and
-when the application raises.  It ends with the last byte of the answer; when that is a stream, its first byte is an event.
+when the application raises.  It ends with the last byte of the answer; when that is a stream, its first byte is an event.  What
+waits to be sent is sent when the server says that it ends: a server that ends by its signal runs no `atexit`.
 
 Source: OpenTelemetry's semantic conventions for HTTP servers (`http.request.method`, `http.route`, `http.response.status_code`, ...).
 
 Deliberately absent: query strings and headers, which have secrets in them.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
-from sits.telemetry.tracing import extract, span
+from sits.telemetry.tracing import extract, flush, span
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -41,6 +43,9 @@ class SpanMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or whatever else the server asks."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, _flushing(send))
+            return
         if scope["type"] not in ("http", "websocket") or scope.get("path") in self._skip:
             await self.app(scope, receive, send)
             return
@@ -82,3 +87,12 @@ class SpanMiddleware:
                 if isinstance(route, str):
                     begun.name = f"{method} {route}"
                     begun.set(**{"http.route": route})
+
+
+def _flushing(send: Send) -> Send:
+    async def told(message: Message) -> None:
+        if message["type"].startswith("lifespan.shutdown."):
+            await asyncio.to_thread(flush)
+        await send(message)
+
+    return told

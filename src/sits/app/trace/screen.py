@@ -128,7 +128,8 @@ def _walk(
             yield Line(name, depth, start_ms, ms, end, _ENDS.get(one.outcome, ""))
         else:
             bad = one.status.startswith("ERROR")
-            name = f"{one.name} ({one.service})" if one.service else one.name
+            service = one.service.partition("@")[0]  # its process is in the JSON
+            name = f"{one.name} ({service})" if service else one.name
             yield Line(
                 name, depth, start_ms, one.ms, one.status if bad else "", "bold red" if bad else "blue"
             )
