@@ -129,6 +129,6 @@ def _dashboard(fleet: Fleet, kind: str, title: str, rows: list[Row]) -> dict[str
         "time": {"from": "now-1h", "to": "now"},
         "links": [{"title": "SITS", "type": "dashboards", "tags": [TAG], "asDropdown": True, "keepTime": True, "includeVars": True, "icon": "external link", "tooltip": "", "url": "", "targetBlank": False}],
         "templating": {"list": [{"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus", "hide": 0, "multi": False, "includeAll": False, "regex": "", "refresh": 1, "skipUrlSync": False}]},
-        "annotations": {"list": [{"name": "Alerts", "enable": True, "hide": False, "iconColor": "red", "datasource": SOURCE, "expr": f'ALERTS{{alertstate="firing",fleet="{fleet_label}"}}', "titleFormat": "{{alertname}}"}]},
+        "annotations": {"list": [{"name": "Alerts", "enable": True, "hide": False, "iconColor": "red", "datasource": SOURCE, "expr": f'ALERTS{{alertstate="firing",fleet="{fleet_label}"}}'}]},
         "panels": laid_out(rows),
     }  # fmt: skip

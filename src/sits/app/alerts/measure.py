@@ -4,7 +4,7 @@
 reload injects a delay ─> first slow answer ─> scraped ─> pending ─> firing ─> webhook
 ```
 The gateway serves the fleet's objective and environment with an emulated engine in place of its own, so that nothing of the fleet is
-touched; all answers turn slow at once by an injected delay (`injections`), which is how a real one turns slow to whoever watches.  Each
+touched; answers turn slow at once by an injected delay (`injections`), all or a share of them, which is how a real one turns slow to whoever watches.  Each
 repetition begins at another moment of the scrape interval, after the one before has been told to be over.
 
 Rules: times are of one wall clock, counted from the moment the gateway took the configuration with the delay; the first answer that is too
@@ -23,14 +23,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
 from sits.app.alerts.delays import delays
 from sits.app.alerts.objectives import indicators, selector
 from sits.app.alerts.rules import fast
-from sits.app.alerts.stack import Stack
+from sits.app.alerts.stack import Stack, free_port
 from sits.app.up.notice import Notice, notice_of
 from sits.core.config import dump_fleet, load_fleet
 from sits.core.errors import EngineError, SitsError
@@ -38,7 +38,7 @@ from sits.core.fleet import Fleet
 from sits.core.fleet_environment import profile_of
 from sits.core.fleet_inject import Injection
 from sits.core.ports import World
-from sits.core.units import MS, SECOND, Ns
+from sits.core.units import MS, SECOND, Ns, Share
 
 RATE = 20
 """Requests a second."""
@@ -71,6 +71,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """What was promised, s, and what came."""
 
     environment: str
+    share: float
     within_s: int
     scrape_s: int
     window_s: int
@@ -82,8 +83,10 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         return max(delay.webhook_s for delay in self.delays)
 
 
-def measure(fleet: Fleet, times: int, world: World, say: Callable[[str], None]) -> Measured:
-    """Measure `times` breaches one after another.
+def measure(
+    fleet: Fleet, times: int, world: World, say: Callable[[str], None], share: float = 1.0
+) -> Measured:
+    """Measure `times` breaches one after another, in each of which `share` of the answers turns slow.
 
     Raises:
         UnknownError: Prometheus or Alertmanager is not on this machine.
@@ -92,20 +95,17 @@ def measure(fleet: Fleet, times: int, world: World, say: Callable[[str], None]) 
     """
     lengths = delays(profile_of(fleet.telemetry).alert_within)
     with tempfile.TemporaryDirectory(prefix="sits-alerts-") as folder:
-        probe = Probe(Path(folder), fleet, say)
-        try:
-            say("a gateway with an emulated engine starts")
-            address = probe.start()
-            with (
-                Stack(Path(folder), probe.fleet, [address], world) as stack,
-                Load(address, fleet, world) as load,
-            ):
-                told = (f"breach {i + 1} of {times}" for i in range(times))
-                found = [_once(stack, probe, load, world, what) for what in told]
-        finally:
-            probe.stop()
+        probe = Probe(Path(folder), fleet, say, share)
+        with (
+            Stack(Path(folder), probe.fleet, [probe.address], world) as stack,
+            probe,
+            Load(probe.address, fleet, world) as load,
+        ):
+            told = (f"breach {i + 1} of {times}" for i in range(times))
+            found = [breach(stack, probe, load, world, what) for what in told]
     return Measured(
         environment=fleet.telemetry.environment,
+        share=share,
         within_s=lengths.within_s,
         scrape_s=lengths.step_s,
         window_s=lengths.window_s,
@@ -113,13 +113,21 @@ def measure(fleet: Fleet, times: int, world: World, say: Callable[[str], None]) 
     )
 
 
-def _once(stack: Stack, probe: "Probe", load: "Load", world: World, what: str) -> Delay:
+def breach(stack: Stack, probe: "Probe", load: "Load", world: World, what: str) -> Delay:
+    """One repetition: wait for calm, make answers slow, wait for the webhook.
+
+    Raises:
+        EngineError: no calm, or no alert, in twice the promised time and a minute.
+
+    """
     lengths = delays(profile_of(probe.fleet.telemetry).alert_within)
     [ratio, missed] = [
         indicators(probe.fleet)[0].recorded(fast(lengths)),
         f"sum(sits_objective_missed_total{selector(probe.fleet)})",
     ]
     patience = round((lengths.within_s + 60) * 20)  # looks of 0.1 s: twice the promise, and a minute
+    if probe.is_slow:
+        probe.slow(False)
     probe.say(f"{what}: waiting for calm")
     stack.wait("calm", lambda: stack.value(ratio) == 0.0 and not _alert(stack), patience)
     threading.Event().wait(float(world.rng("alerts").uniform(0, lengths.step_s)))
@@ -127,7 +135,7 @@ def _once(stack: Stack, probe: "Probe", load: "Load", world: World, what: str) -
     load.first_bad_ns = 0
     probe.slow(True)
     began_ns, at = world.wall_ns(), dict[str, float]()
-    probe.say(f"{what}: every answer is slow from now on")
+    probe.say(f"{what}: {probe.share:.0%} of the answers are slow from now on")
 
     def told() -> Any:
         if "scraped" not in at and (stack.value(missed) or 0.0) > before:
@@ -154,7 +162,6 @@ def _once(stack: Stack, probe: "Probe", load: "Load", world: World, what: str) -
         webhook_s=round((arrived.wall_ns - began_ns) / SECOND, 2),
     )
     probe.say(f"{what}: the webhook was told {found.webhook_s:.1f} s after the breach began")
-    probe.slow(False)
     return found
 
 
@@ -169,36 +176,43 @@ def _alert(stack: Stack) -> dict[str, Any]:
 
 
 class Probe:
-    """The gateway that is measured."""
+    """The gateway that is measured; serves `address` from entering to leaving."""
 
-    def __init__(self, folder: Path, fleet: Fleet, say: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, fleet: Fleet, say: Callable[[str], None], share: float = 1.0) -> None:
         base = load_fleet(ENGINE)
+        self.address = f"127.0.0.1:{free_port()}"
         self.say = say
+        self.share = share
         self.fleet = msgspec.structs.replace(
             base,
             name=fleet.name,
             objective=fleet.objective,
             telemetry=msgspec.structs.replace(fleet.telemetry, pinned=base.telemetry.pinned),
-            gateway=msgspec.structs.replace(base.gateway, store=str(folder / "store")),
+            gateway=msgspec.structs.replace(base.gateway, listen=self.address, store=str(folder / "store")),
         )
         self._file, self._log = folder / "fleet.yaml", folder / "gateway.log"
+        self.is_slow = False
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> str:
-        """Serve; the address."""
+    def __enter__(self) -> Self:
+        self.say("a gateway with an emulated engine starts")
         self._file.write_text(dump_fleet(self.fleet), encoding="utf-8")
         with self._log.open("wb") as log:
             command = [sys.executable, "-m", "sits.app.cli", "up", str(self._file)]
             self._process = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603
-        return self._notice(lambda notice: bool(notice.processes.get("keeper"))).address.removeprefix(
-            "http://"
-        )
+        try:
+            self._notice(lambda notice: bool(notice.processes.get("keeper")))
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
 
     def slow(self, slow: bool) -> None:
-        """Make every answer slower than the objective, or none; returns when the gateway says it has taken it."""
+        """Make the share of the answers slower than the objective, or none; returns when the gateway says it has taken it."""
         assert self._process is not None
         delay = Ns(self.fleet.objective.p99 + self.fleet.objective.p99 // 4 + 50 * MS)
-        injections = (Injection(name="breach", delay=delay),) if slow else ()
+        injections = (Injection(name="breach", delay=delay, share=Share(self.share)),) if slow else ()
+        self.is_slow = slow
         before = self._notice(lambda _: True)
         self._file.write_text(
             dump_fleet(msgspec.structs.replace(self.fleet, injections=injections)), encoding="utf-8"
@@ -207,8 +221,7 @@ class Probe:
         subprocess.run(command, check=True, capture_output=True)  # noqa: S603
         self._notice(lambda now: now.generation > before.generation)
 
-    def stop(self) -> None:
-        """End it."""
+    def __exit__(self, *_: object) -> None:
         if self._process is not None:
             self._process.terminate()
             try:
@@ -291,7 +304,7 @@ def table(found: Measured) -> str:
     """What came, as lines of text."""
     names = ("first slow answer", "scraped", "pending", "firing", "webhook")
     lines = [
-        f"environment {found.environment}: promised within {found.within_s} s; scrape {found.scrape_s} s, window {found.window_s} s",
+        f"environment {found.environment}: promised within {found.within_s} s; scrape {found.scrape_s} s, window {found.window_s} s; {found.share:.0%} of the answers turn slow",
         "",
     ]
     lines.append("s after the breach began  " + "  ".join(f"{name:>17}" for name in names))

@@ -90,7 +90,7 @@ def heat(title: str, query: str, unit: str, about: str) -> Json:
         "cellGap": 1,
         "filterValues": {"le": 1e-9},
         "showValue": "never",
-        "tooltip": {"mode": "single", "yHistogram": True},
+        "tooltip": {"show": True, "yHistogram": True},
         "legend": {"show": True},
         "exemplars": {"color": "rgba(255,0,255,0.7)"},
         "rowsFrame": {"layout": "auto"},
