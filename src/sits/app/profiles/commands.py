@@ -227,10 +227,12 @@ def show(
 
     An engine's profile and a gateway's of the same minutes are read together: name the file and --since.
     """  # fmt: skip
+    import msgspec  # noqa: PLC0415
+
     from sits.app.profiles.source import check_format, read_profile, write_profile  # noqa: PLC0415
     from sits.telemetry.profile.profile import merged  # noqa: PLC0415
 
-    if bool(files) == (since is not None):
+    if not files and since is None:
         raise click.UsageError("name FILES, or a window with --since")
     if diff and since is None:
         raise click.UsageError("--diff slow needs --since: which requests were slow is in the store")
@@ -249,7 +251,8 @@ def show(
         require_store(store)
         world = RealWorld()
         since_ns = world.wall_ns() - since
-        found = profile_in(store, world, since_wall_ns=since_ns, process=process)
+        others = [msgspec.structs.replace(read_profile(file), process=file.name) for file in files]
+        found = profile_in(store, world, since_wall_ns=since_ns, process=process, others=others)
         about = f"From {store}."
         heading = found.process
         if diff:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from sits.app.report.svg import element, text, title
-from sits.telemetry.profile.compare import Comparison, Difference, difference, group_of
+from sits.telemetry.profile.compare import Z95, Comparison, Difference, difference, group_of
 from sits.telemetry.profile.profile import Profile
 from sits.telemetry.profile.tree import Node, tree
 
@@ -62,7 +62,9 @@ def flame(profile: Profile, *, compared: Comparison | None = None) -> Flame:
         differs = None
         if rest is not None and groups is not None:
             other = rest.get(placed.names)
-            differs = difference(placed.node.frame, placed.node, other, *groups)
+            differs = difference(
+                placed.node.frame, placed.node, other, *groups, compared.z if compared else Z95
+            )
         marks.append(_mark(placed, drawn, differs, common=len(trunk) if placed.depth == 0 else 0))
         depth = max(depth, placed.depth)
     svg = element(
@@ -124,7 +126,8 @@ def _mark(placed: _Placed, profile: Profile, differs: Difference | None, *, comm
     said = [
         node.frame.function + (f"  {node.frame.file}" if node.frame.file else "")
         if common <= 1
-        else f"{common - 1} functions all samples pass, down to {node.frame.function}",
+        else f"all samples pass {node.frame.function}"
+        + (f" and {_many(common - 2, 'caller')} of it" if common > 2 else ""),
         f"{share:.1%} of CPU time, {node.self_ns / max(1, profile.ns):.1%} in itself; {node.count:,} samples, {node.ns / 1e9:.3g} s",
     ]
     if node.layer:
@@ -155,9 +158,12 @@ def _mark(placed: _Placed, profile: Profile, differs: Difference | None, *, comm
 
 
 def _whole(profile: Profile, common: int) -> str:
-    return f"all: {profile.ns / 1e9:.3g} s of CPU time" + (
-        f" (below {common - 1} common callers)" if common > 1 else ""
-    )
+    below = f" (below {_many(common - 1, 'common function')})" if common > 1 else ""
+    return f"all: {profile.ns / 1e9:.3g} s of CPU time{below}"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def short(function: str) -> str:

@@ -15,7 +15,8 @@ from sits.app.up.profiling import Order, put_order
 from sits.core.errors import UnknownError
 from sits.core.ports import World
 from sits.core.units import SECOND
-from sits.telemetry.profile.profile import Profile, merged
+from sits.telemetry.profile.kept import joined
+from sits.telemetry.profile.profile import Profile
 
 ANSWER_NS = 15 * SECOND
 """Beyond the time ordered: the keeper looks once a second and writes every two."""
@@ -62,7 +63,7 @@ def sampled(store: Path, world: World, hz: int, seconds: float, process: str = "
         ]
         lacking = wanted - {one.process for one in found}
         if not lacking:
-            return merged(found)
+            return joined(found)
         if world.now_ns() > until_ns + ANSWER_NS:
             raise UnknownError(
                 f"{', '.join(sorted(lacking))} did not answer",

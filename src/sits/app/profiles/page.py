@@ -23,19 +23,30 @@ DIFFERENCES = 12
 OPERATIONS = 14
 
 
-def page_html(heading: str, profile: Profile, *, about: str = "", compared: Comparison | None = None) -> str:
-    """The page; `about` says where the profile is from and what it was cut to."""
+def page_html(
+    heading: str,
+    profile: Profile,
+    *,
+    about: str = "",
+    compared: Comparison | None = None,
+    controls: str = "",
+    linked: str = "",
+) -> str:
+    """The page; `about` says where the profile is from and what it was cut to, `controls` is markup of a form that cuts it;
+    `linked` is where style and script are, if they are not to be in it.
+    """
     drawn = flame(profile, compared=compared)
     shown = compared.slow if compared is not None else profile
     parts = [
         element("h1", escape(heading)),
+        controls,
         _soft(about) if about else "",
         _soft(summary(profile)),
         *(_compared(compared) if compared is not None else [_says(profile)]),
     ]
     if shown.samples:
         parts += [
-            _bar(shown, compared),
+            _bar(shown, compared if compared is None or not compared.why_not else None),
             drawn.svg,
             '<div class="now soft" aria-live="polite"></div>',
             _small(drawn),
@@ -46,14 +57,22 @@ def page_html(heading: str, profile: Profile, *, about: str = "", compared: Comp
         parts.append(
             f'<div class="two"><div>{_operations(profile)}</div><div>{_functions(profile)}</div></div>'
         )
-    files = resources.files(__package__)
-    style, script = ((files / f"flame.{kind}").read_text("utf-8") for kind in ("css", "js"))
+    style, script = (f"flame.{kind}" for kind in ("css", "js"))
+    if linked:
+        head = f'<link rel="stylesheet" href="{linked}{style}">'
+        tail = f'<script src="{linked}{script}"></script>'
+    else:
+        head, tail = f"<style>{part(style)}</style>", f"<script>{part(script)}</script>"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(heading)}</title><style>{style}</style></head><body><main>{''.join(parts)}</main>"
-        f"<script>{script}</script></body></html>\n"
+        f"<title>{escape(heading)}</title>{head}</head><body><main>{''.join(parts)}</main>{tail}</body></html>\n"
     )
+
+
+def part(name: str) -> str:
+    """A file of the page."""
+    return (resources.files(__package__) / name).read_text("utf-8")
 
 
 def summary(profile: Profile) -> str:
@@ -115,7 +134,7 @@ def _compared(compared: Comparison) -> list[str]:
         first = max(told, key=lambda one: one.value)
         said = (
             f"{first.frame.function} has {first.slow:.0%} of the slow requests' CPU time and {first.rest:.0%} of the others' "
-            f"({100 * first.value:+.1f} points, 95 % {100 * first.low:+.1f} to {100 * first.high:+.1f})."
+            f"({100 * first.value:+.1f} points, with 95 % {100 * first.low:+.1f} to {100 * first.high:+.1f})."
         )
     return [element("p", escape(said), class_="says"), _soft(both)]
 
@@ -125,13 +144,14 @@ def _bar(profile: Profile, compared: Comparison | None) -> str:
     for sample in profile.samples:
         layers[sample.labels.layer] = layers.get(sample.labels.layer, 0) + sample.ns
     chips = [
-        f'<button class="chip" aria-pressed="false" data-layer="{escape(layer or "none")}" style="--of:var(--{escape(layer or "none")})">'
+        f'<button class="chip of-{escape(layer or "none")}" aria-pressed="false" data-layer="{escape(layer or "none")}">'
         f"{escape(layer or 'not known')} <b>{ns / profile.ns:.0%}</b></button>"
         for layer, ns in sorted(layers.items(), key=lambda one: -one[1])
+        if ns >= profile.ns / 200
     ]
     if compared is not None:
         chips = [
-            f'<span class="chip" style="--of:var(--{kind})">{said}</span>'
+            f'<span class="chip of-{kind}">{said}</span>'
             for kind, said in (
                 ("more3", "larger share in slow requests"),
                 ("less3", "smaller"),
@@ -148,14 +168,20 @@ def _small(drawn: Flame) -> str:
 
 
 def _operations(profile: Profile) -> str:
-    rows = []
-    for name, ns, count in by_operation(profile.samples)[:OPERATIONS]:
+    rows, ranked = [], by_operation(profile.samples)[:OPERATIONS]
+    for name, ns, count in ranked:
         share, layer = ns / profile.ns, name.split("/")[0] or "none"
-        bar = f'<i style="width:{100 * share:.1f}%;--of:var(--{escape(layer)})"></i>'
+        bar = element(
+            "svg",
+            element("rect", width=f"{100 * ns / ranked[0][1]:.1f}%", height=8, rx=2, class_=f"of-{layer}"),
+            width="100%",
+            height=8,
+            aria_hidden="true",
+        )
         off = 100 * margin(share, profile.count)
         rows.append(
             f'<tr><td>{escape(name or "not known")}</td><td class="num">{share:.1%} <small>±{off:.1f}</small></td>'
-            f'<td class="num">{count:,}</td><td class="wide" style="width:34%">{bar}</td></tr>'
+            f'<td class="num">{count:,}</td><td class="wide third">{bar}</td></tr>'
         )
     head = '<tr><th>layer/op</th><th class="num">share</th><th class="num">samples</th><th class="wide"></th></tr>'
     return f"<h2>By operation</h2><table>{head}{''.join(rows)}</table>"
@@ -177,16 +203,19 @@ def _functions(profile: Profile) -> str:
 def _differences(compared: Comparison) -> str:
     rows = [_difference(one) for one in compared.differences[:DIFFERENCES]]
     head = (
-        '<tr><th>function</th><th class="num">slow</th><th class="num">others</th><th class="num">difference, points</th>'
-        '<th class="num">95 % interval</th><th class="num wide">samples</th></tr>'
+        '<tr><th>function</th><th class="num">slow</th><th class="num">others</th>'
+        '<th class="num">difference, points</th><th class="num wide">samples, slow / others</th></tr>'
     )
-    return f"<h2>What differs</h2><table>{head}{''.join(rows)}</table>"
+    return (
+        f'<h2>What differs</h2><p class="soft">Shares of CPU time with callees; the intervals hold together with 95 %.</p>'
+        f"<table>{head}{''.join(rows)}</table>"
+    )
 
 
 def _difference(one: Difference) -> str:
     doubt = "" if one.told else " <small>not told from chance</small>"
     return (
         f"<tr><td>{escape(short(one.frame.function))} <small>{escape(one.frame.file)}</small>{doubt}</td>"
-        f'<td class="num">{one.slow:.1%}</td><td class="num">{one.rest:.1%}</td><td class="num">{100 * one.value:+.1f}</td>'
-        f'<td class="num">{100 * one.low:+.1f} to {100 * one.high:+.1f}</td><td class="num wide">{one.slow_count:,} / {one.rest_count:,}</td></tr>'
+        f'<td class="num">{one.slow:.1%}</td><td class="num">{one.rest:.1%}</td><td class="num">{100 * one.value:+.1f} '
+        f'<small class="range">{100 * one.low:+.1f} to {100 * one.high:+.1f}</small></td><td class="num wide">{one.slow_count:,} / {one.rest_count:,}</td></tr>'
     )

@@ -6,6 +6,7 @@ Rules: slow is the slowest `SLOW` of completed requests, by time from the first 
 Deliberately absent: comparing (telemetry.profile.compare), drawing.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,8 @@ import numpy as np
 from sits.core.errors import UnknownError
 from sits.core.ports import World
 from sits.telemetry.profile.compare import Comparison, compare
-from sits.telemetry.profile.kept import in_window
-from sits.telemetry.profile.profile import Profile, merged
+from sits.telemetry.profile.kept import in_window, joined
+from sits.telemetry.profile.profile import Profile
 from sits.telemetry.store import DuckStore
 
 SLOW = 0.01
@@ -32,8 +33,10 @@ def profiles_in(
     return list(in_window(rows, since_wall_ns, until))
 
 
-def profile_in(store: Path, world: World, *, since_wall_ns: int, process: str = "") -> Profile:
-    """All of a window as one profile.
+def profile_in(
+    store: Path, world: World, *, since_wall_ns: int, process: str = "", others: Iterable[Profile] = ()
+) -> Profile:
+    """All of a window as one profile, with those of `others` (an engine's) that are of the same time.
 
     Raises:
         UnknownError: there is none.
@@ -46,7 +49,7 @@ def profile_in(store: Path, world: World, *, since_wall_ns: int, process: str = 
             field="since",
             hint="`sitsctl profile gateway` takes one now; `telemetry: {profile: {hz: 100}}` takes them always",
         )
-    return merged(found)
+    return joined(found, others)
 
 
 def slow_traces(store: Path, world: World, *, since_wall_ns: int) -> dict[str, bool]:

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 SECONDS_MAX = 600
 
+ROLES = "sits/app/up/roles.py"
+"""Where a process of ours begins its own life."""
+
 
 class Order(msgspec.Struct, frozen=True):
     """Somebody wants profiles: at this rate, for so long."""
@@ -171,7 +174,7 @@ class Desk:
         if part.trouble:
             self._say(f"{process} cannot be sampled: {part.trouble}")
         made = from_batch(
-            part.batch,
+            _from_its_loop(part.batch),
             label,
             process=process,
             wall_ns=part.wall_ns,
@@ -246,6 +249,16 @@ class Desk:
 def worker_profiler(world: World, link: Link) -> Profiler:
     """The one of a worker, whose samples go over its link."""
     return Profiler(world, lambda part: link.send("profile", msgspec.to_builtins(part)))
+
+
+def _from_its_loop(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Stacks without what every process of ours has above its loop: the command, the supervisor, the fork."""
+    roles = {number for number, (_, file, _) in enumerate(batch["frames"]) if file.endswith(ROLES)}
+    samples = []
+    for *head, places in batch["samples"]:
+        above = next((at for at, place in enumerate(places) if place in roles), len(places))
+        samples.append([*head, places[: above or len(places)]])
+    return {**batch, "samples": samples}
 
 
 # -- orders ------------------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ ratio of sums over requests, its variance that of the linearised ratio
 
 (Cochran, Sampling Techniques, 3rd ed., section 2.11; x_i: the request's CPU ns in the function, n_i: all of its CPU ns, m requests with a
 sample).  Where a function was seen in none of a group or in nothing else, that of m yes-or-no answers with one of each added stands in
-for it (Laplace): never seen is not never there.  The interval is the normal one at 95 %.
+for it (Laplace): never seen is not never there.  The interval is the normal one, so wide that all functions' intervals together hold with 95 %
+(Bonferroni, over the functions seen `SEEN_MIN` times): of a hundred functions five would differ by chance alone.
 
 Rules: samples without a trace belong to no group; below `REQUESTS_MIN` sampled requests a group says nothing, and that is said.
 
@@ -16,6 +17,7 @@ Deliberately absent: causes.  A function may be large because its requests are s
 
 from collections.abc import Callable, Mapping
 from math import sqrt
+from statistics import NormalDist
 
 import msgspec
 
@@ -24,6 +26,9 @@ from sits.telemetry.profile.tree import Node, functions
 
 REQUESTS_MIN = 20
 """Sampled requests a group needs; below, the normal interval is no approximation."""
+
+SEEN_MIN = 5
+"""Sightings a function needs to be counted among those that are compared."""
 
 Z95 = 1.959963984540054
 
@@ -41,7 +46,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One function or node: its shares, 0..1, and their difference with a 95 % interval; sightings behind each."""
+    """One function or node: its shares, 0..1, and their difference with an interval; sightings behind each."""
 
     frame: Frame
     slow: float
@@ -63,12 +68,13 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """Both groups, as profiles; differences by function, the largest first; `why_not` says why there are none."""
+    """Both groups, as profiles; differences by function, the largest first; `why_not` says why there are none; `z`: width of the intervals."""
 
     slow: Profile
     rest: Profile
     differences: tuple[Difference, ...] = ()
     why_not: str = ""
+    z: float = Z95
 
 
 def compare(profile: Profile, is_slow: Callable[[str], bool | None]) -> Comparison:
@@ -84,11 +90,27 @@ def compare(profile: Profile, is_slow: Callable[[str], bool | None]) -> Comparis
             )
             return Comparison(slow, rest, (), said)
     in_slow, in_rest = functions(slow), functions(rest)
+    z = together(
+        sum(_seen(in_slow.get(frame)) + _seen(in_rest.get(frame)) >= SEEN_MIN for frame in in_slow | in_rest)
+    )
     found = [
-        difference(frame, in_slow.get(frame), in_rest.get(frame), *groups) for frame in in_slow | in_rest
+        difference(frame, in_slow.get(frame), in_rest.get(frame), *groups, z) for frame in in_slow | in_rest
     ]
     found.sort(key=lambda one: (not one.told, -abs(one.value), one.frame))
-    return Comparison(slow, rest, tuple(found))
+    return Comparison(slow, rest, tuple(found), z=z)
+
+
+def together(count: int) -> float:
+    """Half width of an interval, in standard deviations, of which `count` hold together with 95 %.
+
+    >>> round(together(1), 2), round(together(100), 2)
+    (1.96, 3.48)
+    """
+    return NormalDist().inv_cdf(1 - 0.025 / max(1, count))
+
+
+def _seen(node: Node | None) -> int:
+    return 0 if node is None else node.count
 
 
 def group_of(profile: Profile) -> Group:
@@ -99,11 +121,13 @@ def group_of(profile: Profile) -> Group:
     return Group(traces, profile.count)
 
 
-def difference(frame: Frame, slow: Node | None, rest: Node | None, slows: Group, rests: Group) -> Difference:
+def difference(
+    frame: Frame, slow: Node | None, rest: Node | None, slows: Group, rests: Group, z: float = Z95
+) -> Difference:
     """Of one node, in the one tree, in the other, or in both."""
     p, p_var, p_count = _share(slow, slows)
     q, q_var, q_count = _share(rest, rests)
-    half = Z95 * sqrt(p_var + q_var)
+    half = z * sqrt(p_var + q_var)
     return Difference(frame, p, q, p - q - half, p - q + half, p_count, q_count)
 
 

@@ -51,8 +51,8 @@ def in_window(rows: Iterable[Mapping[str, Any]], since_wall_ns: int, until_wall_
     ]
 
 
-def joined(mine: Iterable[Profile], others: Iterable[Profile]) -> Profile:
-    """Profiles of several processes in the same minutes as one, the process as the outermost frame.
+def joined(mine: Iterable[Profile], others: Iterable[Profile] = ()) -> Profile:
+    """Profiles of the same minutes as one; where they are of several processes, with the process as the outermost frame.
 
     A profile that does not say when it was taken is taken to belong; one that does, and has no moment in common with `mine`, is left out.
     """
@@ -62,6 +62,8 @@ def joined(mine: Iterable[Profile], others: Iterable[Profile]) -> Profile:
     kept = [
         one for one in others if not one.wall_ns or not end or (one.wall_ns < end and one.end_wall_ns > begin)
     ]
+    if len({one.process for one in (*ours, *kept)}) < 2:
+        return merged([*ours, *kept])
     named = [
         msgspec.structs.replace(
             one,
