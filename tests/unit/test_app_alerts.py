@@ -227,6 +227,6 @@ def test_a_breach_reaches_the_webhook_through_the_real_servers_and_every_express
 
 def test_what_was_measured_is_told_with_its_promise():
     one = Delay(bad_answer_s=1.5, scraped_s=4.0, pending_s=7.0, firing_s=None, webhook_s=46.0)
-    found = Measured(environment="prod", within_s=45, scrape_s=5, window_s=20, delays=(one,))
+    found = Measured(environment="prod", share=1.0, within_s=45, scrape_s=5, window_s=20, delays=(one,))
     assert "not seen" in table(found)
     assert table(found).endswith("longest 46.0 s: the promise is NOT kept\n")

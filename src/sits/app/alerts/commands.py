@@ -143,13 +143,20 @@ def grafana(fleet: Path, out: Path) -> int:
     "--times", type=click.IntRange(1, 100), default=5, show_default=True, help="Breaches, one after another."
 )
 @click.option(
+    "--share",
+    type=click.FloatRange(0.15, 1.0),
+    default=1.0,
+    show_default=True,
+    help="Share of the answers that turn slow.",
+)
+@click.option(
     "--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else, on stdout."
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
-def measure(fleet: Path, times: int, as_json: bool, quiet: bool) -> int:
+def measure(fleet: Path, times: int, share: float, as_json: bool, quiet: bool) -> int:
     """Measure how long an alert takes, on this machine, with real Prometheus and Alertmanager.
 
-    A gateway of its own serves FLEET's objective and environment with an emulated engine; every answer turns slow, and a webhook waits.
+    A gateway of its own serves FLEET's objective and environment with an emulated engine; answers turn slow, and a webhook waits.
     Nothing of the fleet is touched.  Exits with 1 when an alert came later than the environment promises.
     """
     import msgspec  # noqa: PLC0415
@@ -163,7 +170,7 @@ def measure(fleet: Path, times: int, as_json: bool, quiet: bool) -> int:
         if not quiet:
             click.echo(text, err=True)
 
-    found = run(_load(fleet), times, RealWorld(), say)
+    found = run(_load(fleet), times, RealWorld(), say, share)
     if as_json:
         output.print_json(msgspec.to_builtins(found))
     else:
