@@ -14,6 +14,7 @@ from sits.core.units import Ns
 from sits.engine.openai import OpenAIEngine
 from sits.telemetry.gpu.nvml import NoDeviceError
 from sits.telemetry.gpu.report import Device, Report
+from sits.telemetry.host.retransmits import ProbeRefusedError
 from sits.world import RealWorld
 
 SECOND = 1_000_000_000
@@ -83,16 +84,62 @@ def test_the_machine_and_the_gpus_are_told_as_often_as_it_says_and_off_is_off():
         gpus = Gpus()
         gpus.there = True
         senses = Senses(RealWorld(0), hear, lambda *_, **__: None, gpus.open)
-        senses.adopt(Signals(every=Ns(3600 * SECOND)))
+        senses.adopt(Signals(every=Ns(3600 * SECOND)), {})
         await told.wait()
-        assert [source for source, _, _ in found] == ["host", "GPU0"]
+        assert list(dict.fromkeys(source for source, _, _ in found)) == ["host", "GPU0"]
         assert found[0][2]["host_memory_total_bytes"] > 0
-        senses.adopt(Signals(gpu="off", host="off"))
+        senses.adopt(Signals(gpu="off", host="off"), {})
         await asyncio.sleep(0)
         await senses._task
         senses.stop()
 
     asyncio.run(run())
+
+
+class Probe:
+    """A probe in the kernel that saw some segments sent again."""
+
+    def since(self):
+        return {("127.0.0.1", 8000): 3, ("192.0.2.9", 1): 4}
+
+    def close(self):
+        """Nothing to close."""
+
+
+def refuse():
+    raise ProbeRefusedError("counting retransmits in the kernel needs something")
+
+
+def test_segments_sent_again_are_told_of_all_and_of_each_engine(monkeypatch):
+    monkeypatch.setattr("sits.app.up.senses.Retransmits", Probe)
+    only = Signals(gpu="off", host="off", retransmits="auto")
+
+    async def run():
+        senses = Senses(RealWorld(0), lambda *_: None, lambda *_, **__: None)
+        senses.adopt(
+            only, {"e": ("127.0.0.1", 8000), "f": ("127.0.0.1", 8001), "gone": ("no.such.host.invalid", 1)}
+        )
+        seen = senses.look(only)
+        senses.stop()
+        return seen
+
+    assert asyncio.run(run()) == [
+        ("host", {"host_tcp_retransmits": 7.0}),
+        ("e", {"tcp_kernel_retransmits": 3.0}),
+        ("f", {"tcp_kernel_retransmits": 0.0}),
+    ]
+
+
+def test_a_kernel_that_refuses_is_told_once(monkeypatch):
+    monkeypatch.setattr("sits.app.up.senses.Retransmits", refuse)
+    said = []
+    senses = Senses(Clock(), lambda *_: None, lambda text, *_, **__: said.append(text))
+    only = Signals(gpu="off", host="off", retransmits="auto")
+    assert (senses.look(only), senses.look(only)) == ([], [])
+    assert said == [
+        "counting retransmits in the kernel needs something; retransmits are counted for sampled connections only"
+    ]
+    senses.stop()
 
 
 def test_each_engine_has_its_turn_once_in_ten_ticks_and_costs_its_requests_nothing():

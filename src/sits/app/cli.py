@@ -35,6 +35,7 @@ from sits.app.quota import quota
 from sits.app.replay import explain, replay
 from sits.app.seedcheck.command import seedcheck
 from sits.app.shift.commands import shift
+from sits.app.signals.commands import gpu, signals
 from sits.app.trace.commands import logs, trace
 
 OK, MISSED, USAGE, FAILED, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
@@ -280,6 +281,8 @@ cli.add_command(explain)
 cli.add_command(trace)
 cli.add_command(logs)
 cli.add_command(replay)
+cli.add_command(signals)
+cli.add_command(gpu)
 cli.add_command(plan)
 cli.add_command(seedcheck)
 cli.add_command(calibrate)

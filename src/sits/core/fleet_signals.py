@@ -7,6 +7,7 @@ telemetry:
     gpu: auto        # NVML's GPUs of this machine, where there are any; off
     host: auto       # processors, memory, pressure of this machine; off
     tcp: auto        # the kernel's view of the connections to engines, once a second; off
+    retransmits: off # every segment sent again, counted in the kernel by eBPF; auto, where the process may (it takes privileges)
 ```
 Rules: `auto` is where the machine can: one without a GPU, a driver or a `/proc` tells nothing, and nothing else happens.
 
@@ -30,6 +31,7 @@ class Signals(Section, frozen=True, kw_only=True):
     gpu: When = "auto"
     host: When = "auto"
     tcp: When = "auto"
+    retransmits: When = "off"
 
 
 def check_signals(signals: Signals, path: str, report: Report) -> None:

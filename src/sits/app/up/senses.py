@@ -1,4 +1,5 @@
-"""What the keeper looks at besides engines: the GPUs and the machine it is on, as signals of sources `GPU0`, ... and `host`.
+"""What the keeper looks at besides engines: the GPUs and the machine it is on, as signals of sources `GPU0`, ... and `host`; and
+segments the kernel sent again, of all processes (`host`) and to each engine (its name).
 
 Rules: in a thread of its own, for a driver may hold a call for seconds, and one look that takes long only makes the next one late; a
 machine without a GPU is asked again now and then, because drivers come later than gateways, and says nothing; GPUs that were there and
@@ -8,6 +9,8 @@ Deliberately absent: engines (`app.up.watch`) and connections (`app.up.wires`).
 """
 
 import asyncio
+import os
+import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,6 +19,8 @@ from sits.core.ports import World
 from sits.core.units import SECOND
 from sits.telemetry.gpu.nvml import NoDeviceError, Nvml
 from sits.telemetry.host.machine import Machine
+from sits.telemetry.host.numa import local_share_of, nodes_here
+from sits.telemetry.host.retransmits import Peer, ProbeRefusedError, Retransmits
 from sits.telemetry.logs import Say
 
 ASK_AGAIN_NS = 60 * SECOND
@@ -38,15 +43,20 @@ class Senses:
         self._asked_ns: int | None = None
         self._nvml: Nvml | None = None
         self._machine = Machine(world)
+        self._probe: Retransmits | None = None
+        self._refused = False
+        self._nodes = nodes_here()
+        self._peers: dict[str, tuple[str, int]] = {}
+        self._addresses: dict[str, set[Peer]] = {}
         self._thread = ThreadPoolExecutor(1, "sits-senses")
         self._signals: Signals | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def adopt(self, signals: Signals) -> None:
-        """Look at these, and as often, from now on."""
-        if signals == self._signals:
+    def adopt(self, signals: Signals, peers: Mapping[str, tuple[str, int]]) -> None:
+        """Look at these, and as often, from now on; `peers` are the hosts and ports of engines by name."""
+        if signals == self._signals and peers == self._peers:
             return
-        self._signals = signals
+        self._signals, self._peers, self._addresses = signals, dict(peers), {}
         if self._task is not None:
             self._task.cancel()
         self._task = asyncio.get_running_loop().create_task(self._sense(signals))
@@ -56,10 +66,13 @@ class Senses:
         if self._task is not None:
             self._task.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
+        if self._probe is not None:
+            self._probe.close()
+            self._probe = None
 
     async def _sense(self, signals: Signals) -> None:
         loop = asyncio.get_running_loop()
-        while signals.gpu == "auto" or signals.host == "auto":
+        while "auto" in (signals.gpu, signals.host, signals.retransmits):
             now_ns = self._world.now_ns()
             for source, values in await loop.run_in_executor(self._thread, self.look, signals):
                 self._found(source, now_ns, values)
@@ -70,8 +83,35 @@ class Senses:
         seen: list[tuple[str, Mapping[str, float]]] = []
         if signals.host == "auto" and (values := self._machine.look()):
             seen.append(("host", values))
+            share = local_share_of(os.getpid()) if self._nodes > 1 else None
+            seen += [("host", {"host_numa_local_share": share})] if share is not None else []
         if signals.gpu == "auto":
             seen += self._gpus()
+        if signals.retransmits == "auto":
+            seen += self._again()
+        return seen
+
+    def _again(self) -> list[tuple[str, Mapping[str, float]]]:
+        """Segments sent again since the look before: a measured 0 is told too."""
+        if self._probe is None:
+            if self._refused:
+                return []
+            try:
+                self._probe = Retransmits()
+            except ProbeRefusedError as error:
+                self._refused = True
+                self._say(f"{error}; retransmits are counted for sampled connections only", "warning")
+                return []
+        again = self._probe.since()
+        seen: list[tuple[str, Mapping[str, float]]] = [
+            ("host", {"host_tcp_retransmits": float(sum(again.values()))})
+        ]
+        for name, (host, port) in self._peers.items():
+            if not self._addresses.get(name):
+                self._addresses[name] = _resolved(host, port)
+            count = sum(again.get(peer, 0) for peer in self._addresses[name])
+            if self._addresses[name]:
+                seen.append((name, {"tcp_kernel_retransmits": float(count)}))
         return seen
 
     def _gpus(self) -> list[tuple[str, Mapping[str, float]]]:
@@ -90,3 +130,11 @@ class Senses:
             self._nvml = None
             return []
         return [(device.name, device.values) for device in report.devices if device.values]
+
+
+def _resolved(host: str, port: int) -> set[Peer]:
+    try:
+        found = socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return set()
+    return {(str(address[0]), int(address[1])) for *_, address in found}

@@ -9,6 +9,7 @@ Deliberately absent: what the states are for, and any judgement of them.
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
 
 from sits.app.up.senses import Senses
 from sits.bench.target import fetch
@@ -41,8 +42,10 @@ class Watch:
 
     def adopt(self, fleet: Fleet) -> None:
         """Watch the engines of this fleet, and no others, and the machine as it says."""
-        self._senses.adopt(fleet.telemetry.signals)
         wanted = {engine.name: engine for engine in fleet.engines if isinstance(engine, OpenAIEngine)}
+        self._senses.adopt(
+            fleet.telemetry.signals, {name: _peer(engine.url) for name, engine in wanted.items()}
+        )
         for name, (engine, task) in list(self._tasks.items()):
             if wanted.get(name) != engine:
                 task.cancel()
@@ -77,6 +80,11 @@ class Watch:
                 continue
             told = False
             self._observed(engine.name, now_ns, values, capacity)
+
+
+def _peer(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
 def state_of(engine: OpenAIEngine) -> tuple[dict[str, float], int]:

@@ -28,8 +28,10 @@ UNITS: dict[str, str] = {
     "host_memory_available_bytes": "bytes",
     "host_swap_used_bytes": "bytes",
     "host_numa_local_share": "share",
+    "host_tcp_retransmits": "segments since the sample before",
 }
-"""Signal -> unit.  `host_numa_local_share` is of the memory of one process (`telemetry.host.numa`)."""
+"""Signal -> unit.  `host_numa_local_share` is of the keeper's own memory (`telemetry.host.numa`), `host_tcp_retransmits` of all processes'
+connections (`telemetry.host.retransmits`)."""
 
 PRESSURES = {
     ("cpu", "some"): "host_cpu_pressure_share",

@@ -56,6 +56,11 @@ def local_share(pages: dict[int, int], nodes: Collection[int]) -> float | None:
     return sum(pages.get(node, 0) for node in set(nodes)) / total if total and nodes else None
 
 
+def nodes_here(system: Path = Path("/sys/devices/system/node")) -> int:
+    """How many NUMA nodes this machine has; 0 when the kernel does not say."""
+    return sum(folder.name[4:].isdecimal() for folder in system.glob("node[0-9]*"))
+
+
 def local_share_of(pid: int, proc: Path = Path("/proc"), system: Path = Path("/sys/devices/system/node")) -> float | None:  # fmt: skip
     """The share of process `pid`'s memory that is local to it; None when the kernel does not say (or not to us)."""
     try:

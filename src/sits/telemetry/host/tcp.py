@@ -41,12 +41,13 @@ UNITS: dict[str, str] = {
     "tcp_rttvar_ms": "ms",
     "tcp_min_rtt_ms": "ms",
     "tcp_retransmits": "segments since the sample before",
+    "tcp_kernel_retransmits": "segments since the sample before",
     "tcp_lost_segments": "segments",
     "tcp_cwnd_min_segments": "segments",
     "tcp_unsent_bytes": "bytes",
     "tcp_delivery_max_bytes_per_s": "bytes/s",
 }
-"""Signal -> unit.  RTTs are medians over the connections, but for the largest; lost and unsent add up; cwnd is the smallest."""
+"""Signal -> unit.  `tcp_kernel_retransmits` is the eBPF probe's, to the engine's address, whoever sent.  RTTs are medians over the connections, but for the largest; lost and unsent add up; cwnd is the smallest."""
 
 
 class TcpInfo(msgspec.Struct, frozen=True):
