@@ -8,7 +8,7 @@ import pytest
 from sits.app.up.senses import ASK_AGAIN_NS, Senses
 from sits.app.up.wires import TICKS, WireWatch
 from sits.core.config import load_fleet
-from sits.core.errors import ConfigErrors
+from sits.core.errors import ConfigErrors, EngineError
 from sits.core.fleet_signals import Signals
 from sits.core.units import Ns
 from sits.engine.openai import OpenAIEngine
@@ -175,6 +175,43 @@ def test_each_engine_has_its_turn_once_in_ten_ticks_and_costs_its_requests_nothi
     asyncio.run(run())
 
 
+def test_gpus_of_other_machines_come_from_their_exporters_and_one_that_is_away_is_told_once(monkeypatch):
+    pages = {
+        "http://gpu7:9400/metrics": 'DCGM_FI_DEV_GPU_UTIL{gpu="3"} 97\nDCGM_FI_DEV_FB_USED{gpu="4"} NaN\n'
+    }
+
+    def fetch(url, timeout_s):
+        if url not in pages:
+            raise EngineError(f"{url} does not answer")
+        return pages[url]
+
+    monkeypatch.setattr("sits.app.up.senses.fetch", fetch)
+    said, found = [], []
+    only = Signals(
+        gpu="off",
+        host="off",
+        every=Ns(3600 * SECOND),
+        exporters={"rack7": "http://gpu7:9400/metrics", "gone": "http://x/"},
+    )
+
+    async def run():
+        told = asyncio.Event()
+
+        def hear(*seen):
+            found.append(seen)
+            told.set()
+
+        senses = Senses(Clock(), hear, lambda text, *_, **__: said.append(text))
+        senses.adopt(only, {})
+        await told.wait()
+        assert senses.ask("gone", "http://x/") == []
+        senses.stop()
+
+    asyncio.run(run())
+    assert found == [("rack7/GPU3", 500 * SECOND, {"gpu_busy_share": 0.97})]
+    assert said == ["exporter gone: http://x/ does not answer"]
+
+
 FLEET = """
 name: f
 engines: [{{kind: openai, name: e, url: "http://127.0.0.1:9", models: [m]}}]
@@ -188,5 +225,12 @@ def test_the_section_is_read_and_what_cannot_be_is_refused():
     assert (told.gpu, told.every) == ("off", 2 * SECOND)
     with pytest.raises(ConfigErrors, match="no period"):
         load_fleet(FLEET.format(said="every: 10ms"))
+    exporters = load_fleet(
+        FLEET.format(said="exporters: {a: 'http://n1:9400/metrics'}")
+    ).telemetry.signals.exporters
+    assert exporters == {"a": "http://n1:9400/metrics"}
+    for bad in ("{a: n1}", "{'a/b': 'http://n1/'}", "{a: 'http://n1:x/'}"):
+        with pytest.raises(ConfigErrors, match="exporters"):
+            load_fleet(FLEET.format(said=f"exporters: {bad}"))
     with pytest.raises(ConfigErrors, match="gpus"):
         load_fleet(FLEET.format(said="gpus: off"))

@@ -141,6 +141,16 @@ def test_sglang_counts_retractions_and_its_gauge_of_the_same_sound_is_not_read()
     assert told("sglang:num_retracted_reqs 1\n") == ("sglang", {})
 
 
+def test_one_histogram_that_is_none_leaves_the_others_alone():
+    text = "vllm:num_requests_running 1\n" + histogram("vllm:e2e_request_latency_seconds", "", 8, 2.0)
+    text += (
+        'vllm:time_to_first_token_seconds_bucket{le="1"} 9\nvllm:time_to_first_token_seconds_bucket{le="+Inf"} 3\n'
+        "vllm:time_to_first_token_seconds_count 3\nvllm:time_to_first_token_seconds_sum 1\n"
+    )
+    seen = view(parse(text))
+    assert (seen.values, set(seen.histograms)) == ({"requests_running": 1.0}, {"e2e_seconds"})
+
+
 def test_no_trap_is_read_as_a_value():
     for signal in SIGNALS:
         for row in signal.names:

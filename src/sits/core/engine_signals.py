@@ -153,6 +153,10 @@ STATE: tuple[Signal, ...] = (
         llamacpp=(EngineName("llamacpp", "llamacpp:kv_cache_usage_ratio", "before mid 2025"),),
     ),
     _signal(
+        "kv_capacity_tokens", "gauge", "tokens", "tokens that the KV pool holds",
+        sglang="sglang:max_total_num_tokens",
+    ),
+    _signal(
         "adapters_running", "gauge", "adapters", "LoRA adapters with a request in the batch",
         vllm=_vllm_adapters(listed="running_lora_adapters"),
         sglang="sglang:lora_pool_slots_used",

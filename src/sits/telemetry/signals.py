@@ -12,6 +12,7 @@ import msgspec
 
 from sits.core.engine_names import detect, on_page
 from sits.core.engine_signals import SIGNALS, EngineName, Kind
+from sits.core.errors import EngineError
 from sits.telemetry.prometheus_text import Histogram, Scrape, between
 
 
@@ -60,7 +61,10 @@ def view(page: Scrape, model: str = "") -> EngineView:
 
 
 def _histogram(page: Scrape, row: EngineName, model: str) -> Histogram | None:
-    found = page.histogram(row.name, dict(row.labels) | _model(page, row.name, model))
+    try:
+        found = page.histogram(row.name, dict(row.labels) | _model(page, row.name, model))
+    except EngineError:  # its buckets decrease: this one is absent, and the page's other signals are not
+        return None
     return found if found is None or row.scale == 1 else found.scaled(row.scale)
 
 

@@ -1,5 +1,5 @@
-"""What the keeper looks at besides engines: the GPUs and the machine it is on, as signals of sources `GPU0`, ... and `host`; and
-segments the kernel sent again, of all processes (`host`) and to each engine (its name).
+"""What the keeper looks at besides engines: the GPUs and the machine it is on, as signals of sources `GPU0`, ... and `host`; GPUs of
+other machines behind a dcgm-exporter; and segments the kernel sent again, of all processes (`host`) and to each engine (its name).
 
 Rules: in a thread of its own, for a driver may hold a call for seconds, and one look that takes long only makes the next one late; a
 machine without a GPU is asked again now and then, because drivers come later than gateways, and says nothing; GPUs that were there and
@@ -14,14 +14,20 @@ import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from sits.core.fleet_signals import Signals
+from sits.bench.target import fetch
+from sits.core.errors import SitsError
+from sits.core.fleet_signals import EXPORTERS_MAX, Signals
 from sits.core.ports import World
 from sits.core.units import SECOND
 from sits.telemetry.gpu.nvml import NoDeviceError, Nvml
+from sits.telemetry.gpu.recognise import read_gpu_text
 from sits.telemetry.host.machine import Machine
 from sits.telemetry.host.numa import local_share_of, nodes_here
 from sits.telemetry.host.retransmits import Peer, ProbeRefusedError, Retransmits
 from sits.telemetry.logs import Say
+
+TIMEOUT_S = 2.0
+"""Of an exporter's answer."""
 
 ASK_AGAIN_NS = 60 * SECOND
 """How long a machine without a GPU is left alone."""
@@ -49,6 +55,8 @@ class Senses:
         self._peers: dict[str, tuple[str, int]] = {}
         self._addresses: dict[str, set[Peer]] = {}
         self._thread = ThreadPoolExecutor(1, "sits-senses")
+        self._away: set[str] = set()
+        self._asking = ThreadPoolExecutor(EXPORTERS_MAX, "sits-exporters")
         self._signals: Signals | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -66,16 +74,22 @@ class Senses:
         if self._task is not None:
             self._task.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
+        self._asking.shutdown(wait=False, cancel_futures=True)
         if self._probe is not None:
             self._probe.close()
             self._probe = None
 
     async def _sense(self, signals: Signals) -> None:
         loop = asyncio.get_running_loop()
-        while "auto" in (signals.gpu, signals.host, signals.retransmits):
+        while signals.exporters or "auto" in (signals.gpu, signals.host, signals.retransmits):
             now_ns = self._world.now_ns()
-            for source, values in await loop.run_in_executor(self._thread, self.look, signals):
-                self._found(source, now_ns, values)
+            asked = [
+                loop.run_in_executor(self._asking, self.ask, name, url)
+                for name, url in signals.exporters.items()
+            ]
+            for seen in await asyncio.gather(loop.run_in_executor(self._thread, self.look, signals), *asked):
+                for source, values in seen:
+                    self._found(source, now_ns, values)
             await asyncio.sleep(signals.every / SECOND)
 
     def look(self, signals: Signals) -> list[tuple[str, Mapping[str, float]]]:
@@ -90,6 +104,18 @@ class Senses:
         if signals.retransmits == "auto":
             seen += self._again()
         return seen
+
+    def ask(self, name: str, url: str) -> list[tuple[str, Mapping[str, float]]]:
+        """The GPUs behind a dcgm-exporter, as sources `<name>/GPU0`, ...; one that does not answer is told once.  For a thread."""
+        try:
+            report = read_gpu_text(fetch(url, timeout_s=TIMEOUT_S))
+        except SitsError as error:
+            if name not in self._away:
+                self._away.add(name)
+                self._say(f"exporter {name}: {error}", "warning")
+            return []
+        self._away.discard(name)
+        return [(f"{name}/{device.name}", device.values) for device in report.devices if device.values]
 
     def _again(self) -> list[tuple[str, Mapping[str, float]]]:
         """Segments sent again since the look before: a measured 0 is told too."""

@@ -93,4 +93,5 @@ def state_of(engine: OpenAIEngine) -> tuple[dict[str, float], int]:
     found = parse(fetch(engine.metrics or f"{base}/metrics", timeout_s=TIMEOUT_S))
     facts = engine_facts(found)
     capacity = int(facts.get("num_gpu_blocks", 0)) * int(facts.get("block_size", 0))
-    return {name: value for _, _, name, value in rows(view(found), engine.name, 0)}, capacity
+    values = {name: value for _, _, name, value in rows(view(found), engine.name, 0)}
+    return values, capacity or int(values.get("kv_capacity_tokens", 0))
