@@ -59,14 +59,29 @@ def empty_table(name: str, table: str) -> str:
     return f"CREATE OR REPLACE TABLE {name} ({columns})"
 
 
-def rows_from(empty: str, table: str, files: Sequence[str], more: str = "") -> str:
-    """SQL that selects what `files` hold and what is in `empty` (a table of the same columns); `more` is an option of reading."""
+def rows_from(empty: str, table: str, files: Sequence[str], pieces: Sequence[str] = ()) -> str:
+    """SQL that selects what is in `empty` (a table of the same columns), what `files` hold, and what the selects `pieces` give."""
     columns = ", ".join(f'"{name}"' for name in TABLES[table])
-    if not files:
+    sources = [f"SELECT * FROM {empty}", *pieces]
+    if files:
+        sources.append(f"SELECT * FROM read_parquet([{', '.join(map(quoted, files))}], union_by_name=true)")
+    if len(sources) == 1:
         return f"SELECT {columns} FROM {empty}"
-    listed = ", ".join(map(quoted, files))
-    read = f"SELECT * FROM read_parquet([{listed}], union_by_name=true{more})"
-    return f"SELECT {columns} FROM (SELECT * FROM {empty} UNION ALL BY NAME {read})"
+    return f"SELECT {columns} FROM ({' UNION ALL BY NAME '.join(sources)})"
+
+
+def picked(file: str, rows: Sequence[int]) -> str:
+    """SQL that selects the rows of these numbers from a file; only their row groups are read."""
+    numbers = ", ".join(map(str, rows))
+    return f"{_NUMBERED.format(quoted(file))} WHERE file_row_number IN ({numbers})"
+
+
+def between(file: str, first: int, last: int) -> str:
+    """SQL that selects the rows from number `first` up to before `last`."""
+    return f"{_NUMBERED.format(quoted(file))} WHERE file_row_number >= {first} AND file_row_number < {last}"
+
+
+_NUMBERED = "SELECT * EXCLUDE (file_row_number) FROM read_parquet({}, file_row_number=true)"
 
 
 def arrays(answer: Any) -> Columns:

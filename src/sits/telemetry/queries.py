@@ -13,6 +13,7 @@ Deliberately absent: SQL anywhere else.
 
 # ruff: noqa: S608 - the pieces put together are constants of this file
 
+import re
 from collections.abc import Mapping
 
 from sits.core.breakpoints import FIRST_TOKEN, LAST_TOKEN
@@ -28,6 +29,7 @@ from sits.telemetry.stage_queries import (
     slow_stages,
     stage_quantiles,
 )
+from sits.telemetry.tables import TABLES
 from sits.telemetry.trace_queries import TRACE_QUERIES
 
 _REQUEST_BOUNDS = """
@@ -137,6 +139,9 @@ WHERE {_REQUEST_BOUNDS.replace("run_id", "r.run_id").replace("$r.run_id", "$run_
 }
 
 
+_WORD = re.compile(r"[a-z_]+")
+
+
 def parameters_of(query: str) -> frozenset[str]:
     """Names of the parameters of a named query.
 
@@ -152,3 +157,9 @@ def parameters_of(query: str) -> frozenset[str]:
             hint=f"one of {', '.join(QUERIES)}",
         )
     return frozenset(PARAMETER.findall(QUERIES[query]))
+
+
+def tables_of(query: str) -> list[str]:
+    """Names of the tables a named query is about."""
+    words = set(_WORD.findall(QUERIES[query]))
+    return [table for table in TABLES if table in words]

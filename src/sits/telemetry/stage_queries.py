@@ -100,7 +100,7 @@ def slow_stages(say: Dialect, metric: str) -> str:
             Field("slow_n", "slow_n"),
             Field("rest_n", "rest_n"),
             *(
-                Field(f"{side}_{what}", f"CASE WHEN {of} > 0 THEN {side}{i} / {of}{unit} END")
+                Field(f"{side}_{what}", f"CASE WHEN {side}_n > 0 THEN {side}{i} / {of}{unit} END")
                 for side in ("slow", "rest")
                 for what, of, unit in (("mean_ms", f"{side}_n", " / 1e6"), ("share", f"{side}_total", ""))
             ),

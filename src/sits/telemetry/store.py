@@ -26,7 +26,9 @@ import numpy as np
 
 from sits.core.errors import BugError
 from sits.core.ports import World
-from sits.telemetry.duck import StoreError, arrays, connect, empty_table, failure, quoted, rows_from
+from sits.telemetry.dialects import PARAMETER
+from sits.telemetry.duck import StoreError, arrays, connect, empty_table, failure, picked, quoted, rows_from
+from sits.telemetry.indexed import LOOKUPS, QUICK, Indexes, window
 from sits.telemetry.parts import (
     FLUSH_ROWS,
     TEMPORARY,
@@ -38,7 +40,7 @@ from sits.telemetry.parts import (
     part_name,
     parts_in,
 )
-from sits.telemetry.queries import QUERIES, parameters_of
+from sits.telemetry.queries import QUERIES, parameters_of, tables_of
 from sits.telemetry.tables import FIGURES, TABLES, Columns, checked
 from sits.world import RealWorld
 
@@ -78,6 +80,7 @@ class DuckStore:
         self._writer = uuid.uuid4().hex[:12]
         self._flushes = dict.fromkeys(TABLES, 0)
         self._rows_of: dict[str, dict[int, int]] = {table: {} for table in TABLES}
+        self._indexes = Indexes()
         self._lock = threading.RLock()
         self._db = connect(threads)
         self._failure = failure()
@@ -142,7 +145,8 @@ class DuckStore:
 
         """
         with self._lock:
-            return self._ask(query, parameters, _rows)
+            quick = self._indexed(query, parameters)
+            return self._ask(query, parameters, _rows) if quick is None else quick
 
     def columns(self, query: str, **parameters: Any) -> Columns:
         """The same as `scan`, as columns: numpy arrays, text as `object` arrays, missing text as ''."""
@@ -202,10 +206,13 @@ class DuckStore:
             )
         values = {name: parameters.get(name) for name in known}
         while True:
-            files = {table: self._files(table) for table in TABLES}
+            files = {table: self._files(table) for table in tables_of(query)}
             try:
                 for table, listed in files.items():
-                    self._view(table, listed)
+                    if table == "requests" and query in LOOKUPS:
+                        self._narrow(query, listed, values)
+                    else:
+                        self._view(table, listed)
                 return take(self._db.execute(QUERIES[query], values))
             except self._failure as error:
                 if not all(Path(file).exists() for listed in files.values() for file in listed):
@@ -216,10 +223,37 @@ class DuckStore:
                 hint="a file named above that is not Parquet can be moved out of the store; the rest stays readable",
             ) from failure
 
+    def _indexed(self, query: str, given: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+        """The answer from indexes; None when there is none, or they are of no help."""
+        if self.path is None or query not in QUICK or given.keys() - parameters_of(query):
+            return None
+        parts = [Path(file) for file in self._files("requests")]
+        asked = window(parts, self._indexes.of(parts), given, self._select)
+        try:
+            return QUICK[query](asked) if asked.indexed else None
+        except self._failure:
+            return None  # a file was merged or deleted meanwhile, or is none: the query says which
+
+    def _select(self, parts: Sequence[Path], sql: str, parameters: Mapping[str, Any]) -> Columns:
+        """Columns of a select from `requests` as these files and what is pending have it."""
+        self._view("requests", list(map(str, parts)))
+        return arrays(self._db.execute(sql, {name: parameters.get(name) for name in PARAMETER.findall(sql)}))
+
     def _files(self, table: str) -> list[str]:
         if self.path is None:
             return []
         return [str(part.path) for hour in hours_of(self.path / table) for part in current(parts_in(hour))]
+
+    def _narrow(self, query: str, files: Sequence[str], values: Mapping[str, Any]) -> None:
+        """Make `requests` of what may hold the rows that are looked up."""
+        column, parameter = LOOKUPS[query]
+        indexes = self._indexes.of(list(map(Path, files)))
+        rows = {str(part): index.rows_of(column, values[parameter] or "") for part, index in indexes.items()}
+        rest = [file for file in files if file not in rows]
+        pieces = [picked(file, numbers) for file, numbers in rows.items() if numbers]
+        self._db.execute(
+            f"CREATE OR REPLACE TEMP VIEW requests AS {rows_from('pending_requests', 'requests', rest, pieces)}"
+        )
 
     def _view(self, table: str, files: Sequence[str]) -> None:
         """(Re)make the view `table`: what `files` hold and what is pending."""

@@ -21,7 +21,7 @@ import numpy as np
 
 from sits.core.errors import ConfigError
 from sits.core.ports import World
-from sits.telemetry.duck import StoreError, arrays, connect, empty_table, quoted, rows_from
+from sits.telemetry.duck import StoreError, arrays, between, connect, empty_table, quoted, rows_from
 from sits.telemetry.parts import FLUSH_ROWS, HOUR_NS, Part, current, hour_end_ns, hours_of, parts_in
 from sits.telemetry.tables import TABLES, Columns, columns_of
 from sits.world import RealWorld
@@ -179,11 +179,10 @@ class Tail:
         return [int(rows) for rows in told[0].split(b",")] if told else []
 
     def _read(self, piece: _Piece) -> Columns:
-        numbered = "" if piece.last is None else ", file_row_number=true"
-        sql = rows_from("nothing", self._table, [str(piece.file)], numbered)
-        if piece.last is not None:
-            bounds = f"WHERE file_row_number >= {piece.first} AND file_row_number < {piece.last}"
-            sql = sql.replace(numbered + ")", f"{numbered}) {bounds}")
+        whole = piece.last is None
+        file = str(piece.file)
+        pieces = [] if piece.last is None else [between(file, piece.first, piece.last)]
+        sql = rows_from("nothing", self._table, [file] if whole else [], pieces)
         batch: Columns = self._ask(sql, piece.file, arrays)
         if self._table == "requests":
             untold = batch["trace_id"] == ""

@@ -1,0 +1,236 @@
+"""The index of a part: what makes questions about millions of requests answerable without reading their rows.
+
+`index-WRITER-FIRST-LAST.bin` lies beside `part-WRITER-FIRST-LAST.parquet` of table `requests`, and is of that file alone:
+
+```
+head          what follows, as JSON: rows, first and last wall_ns, groups (run, model, engine), where each piece is
+durations     by group: every stage, ttft and e2e of completed requests in ascending order (`telemetry.ordered`)
+sums          by group and metric: how many requests, and the sums of the whole and of each stage
+slowest       by group and metric: whole and stages of the slowest 3 %, so that any window's slowest 1 % are nearly always among them
+lookups       CRC-32 of trace id and of id, ascending, each with its row's number
+```
+It may be deleted at any time: answers stay the same and take longer.  It is made once an hour is over (`telemetry.tending`), of parts with
+at least `WORTH` rows.
+
+Rules: a time that is not seen, or negative, is -1 and in none of the pieces; whole and stages are those of `telemetry.stage_queries`.
+What was written is never changed.  Deliberately absent: questions (`telemetry.indexed`).
+"""
+
+# ruff: noqa: S608 - only our own column names and quoted file names are put into SQL
+
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from sits.core.breakpoints import FIRST_TOKEN, SENT
+from sits.telemetry.duck import arrays, quoted
+from sits.telemetry.ordered import Ordered, encoded
+from sits.telemetry.stage_queries import E2E, SPANS, TTFT, both, took
+
+WORTH = 20_000
+"""Rows below which reading them is as quick."""
+
+SLOWEST = 0.03
+METRICS: dict[str, int] = {TTFT: FIRST_TOKEN, E2E: SENT}
+"""Metric, and how many stages it is made of."""
+
+_MAGIC = b"SITSIDX1"
+_FETCHED = 50_000
+
+Group = tuple[str, str, str]
+
+
+class Head(msgspec.Struct, frozen=True):
+    """Where everything is: offsets in bytes from the end of the head."""
+
+    rows: int
+    first_wall_ns: int
+    last_wall_ns: int
+    groups: list[Group]
+    durations: list[list[tuple[int, int, int]]]
+    """By group and span: offset, how many, and their sum."""
+    sums: dict[str, list[list[int]]]
+    """By metric and group: requests, ns of the whole, ns of each stage."""
+    slowest: dict[str, list[tuple[int, int]]]
+    """By metric and group: offset and how many rows of (whole, stages...) in descending order of the whole."""
+    lookups: dict[str, int]
+    """By column: offset of `rows` hashes (ascending), and then as many row numbers."""
+
+
+def index_of(part: Path) -> Path:
+    """Where the index of a part is."""
+    return part.with_name("index-" + part.name.removeprefix("part-").removesuffix(".parquet") + ".bin")
+
+
+def made(db: Any, part: Path) -> bytes:
+    """The index of `part` as bytes; `db` is a connection to ask with."""
+    return _Maker(db, part).made()
+
+
+class _Maker:
+    def __init__(self, db: Any, part: Path) -> None:
+        self._db = db
+        self._read = f"read_parquet({quoted(str(part))})"
+        self._pieces: list[bytes] = []
+        self._at = 0
+
+    def made(self) -> bytes:
+        rows, first, last = self._db.execute(
+            f"SELECT count(*), min(wall_ns), max(wall_ns) FROM {self._read}"
+        ).fetchone()
+        groups = self._grouped()
+        durations, wholes = self._durations(len(groups))
+        sums, slowest = {}, {}
+        for metric in METRICS:
+            sums[metric], slowest[metric] = self._metric(metric, *wholes[metric])
+        head = Head(rows, first or 0, last or 0, groups, durations, sums, slowest, self._lookups())
+        text = msgspec.json.encode(head)
+        text += b" " * (-len(text) % 8)
+        return _MAGIC + struct.pack("<Q", len(text)) + text + b"".join(self._pieces)
+
+    def _put(self, piece: bytes) -> int:
+        at = self._at
+        self._pieces.append(piece + b"\0" * (-len(piece) % 8))
+        self._at += len(self._pieces[-1])
+        return at
+
+    def _grouped(self) -> list[Group]:
+        """The groups; `_order` has the completed rows group by group, from `_edges[g]` on."""
+        done = f"{self._read} WHERE outcome = 'completed'"
+        found = self._db.execute(f"SELECT DISTINCT run_id, model, engine FROM {done} ORDER BY ALL").fetchall()
+        listed = ", ".join(quoted("\x1f".join(group)) for group in found) or "''"
+        number = f"list_position([{listed}], run_id || chr(31) || model || chr(31) || engine)"
+        group = arrays(self._db.execute(f"SELECT ({number} - 1)::INTEGER AS g FROM {done}"))["g"]
+        self._order = np.argsort(group, kind="stable").astype(np.uint32)
+        self._edges = np.searchsorted(group[self._order], np.arange(len(found) + 1)).tolist()
+        return [tuple(row) for row in found]
+
+    def _span(self, i: int) -> np.ndarray:
+        """Nanoseconds of a span, group by group: one at a time, so that an hour's rows are never in memory whole."""
+        _, start, end = SPANS[i]
+        value = f"CASE WHEN {both(start, end)} THEN {took(start, end)} ELSE -1 END"
+        sql = f"SELECT {value} AS d FROM {self._read} WHERE outcome = 'completed'"
+        return arrays(self._db.execute(sql))["d"].astype(np.int64, copy=False)[self._order]
+
+    def _durations(self, groups: int) -> tuple[list[list[tuple[int, int, int]]], dict[str, tuple[Any, Any]]]:
+        """Where the ascending times are; by metric the whole of each row, and what of it the stages leave."""
+        found: list[list[tuple[int, int, int]]] = [[] for _ in range(groups)]
+        explained = np.zeros(len(self._order), dtype=np.int64)
+        upto: dict[int, np.ndarray] = {}
+        wholes: dict[str, tuple[Any, Any]] = {}
+        for i, (name, _, _) in enumerate(SPANS):
+            took_ns = self._span(i)
+            for group in range(groups):
+                mine = np.sort(took_ns[self._edges[group] : self._edges[group + 1]])
+                mine = mine[np.searchsorted(mine, 0) :]
+                found[group].append((self._put(encoded(mine)), len(mine), int(mine.sum())))
+            if name in METRICS:
+                wholes[name] = (took_ns, took_ns - upto.pop(METRICS[name]))
+            else:
+                explained += np.maximum(took_ns, 0)
+                if i + 1 in METRICS.values():
+                    upto[i + 1] = explained.copy()
+        return found, wholes
+
+    def _metric(
+        self, metric: str, whole: np.ndarray, rest: np.ndarray
+    ) -> tuple[list[list[int]], list[tuple[int, int]]]:
+        """Sums of each group, and where its slowest are."""
+        fine = (whole >= 0) & (rest >= 0)
+        groups = list(zip(self._edges[:-1], self._edges[1:], strict=True))
+        slow = [self._slow_rows(whole, fine, start, end) for start, end in groups]
+        sums = [[int(fine[s:e].sum()), int(whole[s:e][fine[s:e]].sum())] for s, e in groups]
+        columns = [[whole[rows]] for rows in slow]
+        for i in range(METRICS[metric]):
+            took_ns = self._span(i)
+            np.maximum(took_ns, 0, out=took_ns)
+            for group, (start, end) in enumerate(groups):
+                sums[group].append(int(took_ns[start:end][fine[start:end]].sum()))
+                columns[group].append(took_ns[slow[group]])
+        tables = [np.stack(column, axis=1).astype("<i8") for column in columns]
+        return sums, [(self._put(table.tobytes()), len(table)) for table in tables]
+
+    def _slow_rows(self, whole: np.ndarray, fine: np.ndarray, start: int, end: int) -> np.ndarray:
+        """Rows of the slowest share of a group, the slowest first; with all that are as slow as the last of them."""
+        rows = np.flatnonzero(fine[start:end]) + start
+        if not len(rows):
+            return rows
+        values = whole[rows]
+        place = int((1 - SLOWEST) * (len(values) - 1))
+        rows = rows[values >= np.partition(values, place)[place]]
+        ordered: np.ndarray = rows[np.argsort(-whole[rows], kind="stable")]
+        return ordered
+
+    def _lookups(self) -> dict[str, int]:
+        answer = self._db.execute(f"SELECT id, coalesce(nullif(trace_id, ''), id) FROM {self._with_trace()}")
+        hashes: list[list[int]] = [[], []]
+        while batch := answer.fetchmany(_FETCHED):
+            for column, told in zip(hashes, zip(*batch, strict=True), strict=True):
+                column.append(np.array([hash_of(text) for text in told], dtype="<u4"))  # type: ignore[arg-type]
+        found = {}
+        for name, column in zip(("id", "trace_id"), hashes, strict=True):
+            values = np.concatenate(column) if column else np.empty(0, dtype="<u4")
+            order = np.argsort(values, kind="stable").astype("<u4")
+            found[name] = self._put(values[order].tobytes() + order.tobytes())
+        return found
+
+    def _with_trace(self) -> str:
+        names = {row[0] for row in self._db.execute(f"DESCRIBE SELECT * FROM {self._read}").fetchall()}
+        return self._read if "trace_id" in names else f"(SELECT id, '' AS trace_id FROM {self._read})"
+
+
+def hash_of(text: str) -> int:
+    """What a lookup knows of a text (32 bits)."""
+    return zlib.crc32(text.encode("utf-8", "replace"))
+
+
+class Index:
+    """An index that is open: the file is mapped, and read where it is asked.
+
+    Raises:
+        OSError: there is none.
+        ValueError: it is something else.
+
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._data = data = np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)
+        if data[:8].tobytes() != _MAGIC:
+            raise ValueError(f"{path} is no index")
+        (size,) = struct.unpack("<Q", data[8:16].tobytes())
+        self.head = msgspec.json.decode(data[16 : 16 + size].tobytes(), type=Head)
+        self._base = 16 + size
+
+    def groups(self, wanted: Sequence[str | None]) -> list[int]:
+        """Groups of this run, model and engine (None: any)."""
+        return [
+            i
+            for i, group in enumerate(self.head.groups)
+            if all(want is None or want == told for want, told in zip(wanted, group, strict=True))
+        ]
+
+    def durations(self, group: int, span: int) -> Ordered:
+        """All times of a span, ascending."""
+        offset, n, total = self.head.durations[group][span]
+        return Ordered(self._data, self._base + offset, n, total)
+
+    def slowest(self, metric: str, group: int) -> np.ndarray:
+        """(k, 1 + stages) int64 ns: whole and stages, the slowest first."""
+        offset, n = self.head.slowest[metric][group]
+        width = 1 + METRICS[metric]
+        start = self._base + offset
+        return self._data[start : start + 8 * n * width].view("<i8").reshape(n, width)
+
+    def rows_of(self, column: str, text: str) -> list[int]:
+        """Numbers of the rows that may have this text (all that have it are among them)."""
+        start, n = self._base + self.head.lookups[column], self.head.rows
+        hashes = self._data[start : start + 4 * n].view("<u4")
+        wanted = np.uint32(hash_of(text))
+        first, last = np.searchsorted(hashes, wanted, "left"), np.searchsorted(hashes, wanted, "right")
+        rows = self._data[start + 4 * n : start + 8 * n].view("<u4")
+        return sorted(rows[first:last].tolist())

@@ -1,0 +1,119 @@
+"""Ascending integers on disk, and the exact r-th smallest of many such arrays together without reading them.
+
+An array is cut into blocks of `BLOCK` values.  First and last value of each block are at hand, the rest is differences in the fewest bytes
+that hold them, so a sorted column of a million durations takes one to three bytes a value and a block is read by itself.
+
+Selection: at most `r` values are in blocks that begin below the block at which the running count of blocks, in the order of their first
+values, passes `r`, so the r-th is not below that block's first value; likewise it is not above the last value at which the count in the
+order of last values passes `r`.  Only blocks between the two bounds are read: two or three an array.
+
+Deliberately absent: what the numbers are.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+BLOCK = 512
+
+
+class Ordered:
+    """An array as it lies in `data` (bytes, or a map of a file) from `offset` on.
+
+    Attributes:
+        n: how many values.
+        total: their sum.
+
+    """
+
+    def __init__(self, data: np.ndarray, offset: int, n: int, total: int) -> None:
+        self.n = n
+        self.total = total
+        blocks = -(-n // BLOCK)
+        self._data = data
+        at = offset
+        self.firsts = data[at : at + 8 * blocks].view("<i8")
+        at += 8 * blocks
+        self.lasts = data[at : at + 8 * blocks].view("<i8")
+        at += 8 * blocks
+        widths = data[at : at + blocks].astype(np.int64)
+        self._widths = widths
+        at += blocks + -blocks % 8
+        self._starts = at + np.concatenate(([0], np.cumsum(widths * BLOCK)))
+
+    def sizes(self) -> np.ndarray:
+        """How many values each block has."""
+        made = np.full(len(self.firsts), BLOCK)
+        if len(made):
+            made[-1] = self.n - BLOCK * (len(made) - 1)
+        return made
+
+    def block(self, index: int) -> np.ndarray:
+        """Values of one block (int64)."""
+        start, width = int(self._starts[index]), int(self._widths[index])
+        steps = self._data[start : start + width * BLOCK].view(f"<u{width}")
+        size = min(BLOCK, self.n - index * BLOCK)
+        values = np.cumsum(steps[:size], dtype=np.int64)
+        values += self.firsts[index]
+        return values
+
+
+def encoded(ascending: np.ndarray) -> bytes:
+    """Values (int64, ascending) as `Ordered` reads them; a multiple of 8 bytes."""
+    n = len(ascending)
+    blocks = -(-n // BLOCK)
+    if not blocks:
+        return b""
+    padded = np.concatenate((ascending, np.full(blocks * BLOCK - n, ascending[-1], dtype=np.int64)))
+    table = padded.reshape(blocks, BLOCK)
+    steps = np.diff(table, axis=1, prepend=table[:, :1])
+    widest = steps.max(axis=1)
+    widths = np.select([widest < 2**8, widest < 2**16, widest < 2**32], [1, 2, 4], 8)
+    body = b"".join(
+        [row.astype(f"<u{width}").tobytes() for row, width in zip(steps, widths.tolist(), strict=True)]
+    )
+    head = table[:, 0].tobytes() + table[:, -1].tobytes() + widths.astype(np.uint8).tobytes()
+    return head + b"\0" * (-blocks % 8) + body
+
+
+def selected(arrays: Sequence[Ordered], ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The values of these pairs of ranks (0-based, first <= second < number of all values) among all arrays together."""
+    arrays = [array for array in arrays if array.n]
+    firsts = np.concatenate([array.firsts for array in arrays])
+    lasts = np.concatenate([array.lasts for array in arrays])
+    sizes = np.concatenate([array.sizes() for array in arrays])
+    begins = np.cumsum([0, *(len(array.firsts) for array in arrays)]).tolist()
+    by_first, by_last = np.argsort(firsts), np.argsort(lasts)
+    upto_first, upto_last = np.cumsum(sizes[by_first]), np.cumsum(sizes[by_last])
+    found: list[tuple[int, int]] = []
+    for rank, second in ranges:
+        low = firsts[by_first[upto_first.searchsorted(rank, side="right")]]
+        high = lasts[by_last[upto_last.searchsorted(second, side="right")]]
+        if low == high:
+            found.append((int(low), int(low)))
+            continue
+        read = np.flatnonzero((firsts <= high) & (lasts >= low)).tolist()
+        values, owner = [], 0
+        for block in read:
+            while begins[owner + 1] <= block:
+                owner += 1
+            values.append(arrays[owner].block(block - begins[owner]))
+        near = np.sort(np.concatenate(values))
+        below = int(sizes[lasts < low].sum())
+        found.append((int(near[rank - below]), int(near[second - below])))
+    return found
+
+
+def interpolated(arrays: Sequence[Ordered], levels: Sequence[float]) -> list[float]:
+    """Quantiles as DuckDB's `quantile_cont` and numpy's default have them: between the two neighbours of `q (n - 1)`, linearly."""
+    n = sum(array.n for array in arrays)
+    places = [level * (n - 1) for level in levels]
+    found = selected(arrays, [(int(place), min(int(place) + 1, n - 1)) for place in places])
+    return [
+        low + (high - low) * (place - int(place)) for place, (low, high) in zip(places, found, strict=True)
+    ]
+
+
+def in_memory(ascending: np.ndarray) -> Ordered:
+    """An array that is not on disk, to be selected from with others."""
+    return Ordered(np.frombuffer(encoded(ascending), dtype=np.uint8), 0, len(ascending), int(ascending.sum()))

@@ -1,0 +1,139 @@
+"""What is done with an hour of a store once it is over: one file of each writer, an index beside it, and nothing left over.
+
+Any process may do it, also while gateways write (they are in another hour by then) and while others read: a merged file is complete when
+it appears, contains the flushes of the narrow ones by its name, and those go `grace_ns` later.  Two at once do the same twice.
+
+Rules: an hour is over `SETTLED_NS` after its end.  What cannot be read is left as it is and said.
+
+Deliberately absent: when it is done, and retention.
+"""
+
+# ruff: noqa: S608 - only our own names and quoted file names are put into SQL
+
+import os
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sits.core.ports import World
+from sits.telemetry.duck import connect, failure, quoted
+from sits.telemetry.indexes import WORTH, index_of, made
+from sits.telemetry.parts import (
+    FLUSH_ROWS,
+    TEMPORARY,
+    Part,
+    current,
+    hour_end_ns,
+    hours_of,
+    part_name,
+    parts_in,
+)
+from sits.telemetry.tables import TABLES
+from sits.world import RealWorld
+
+SETTLED_NS = 2 * 60 * 10**9
+ROW_GROUP = 8192
+
+
+class Tended(NamedTuple):
+    """What was done: files merged away from now on, indexes made, and what could not be done."""
+
+    merged: int
+    indexed: int
+    troubles: list[str]
+
+
+def tend(path: Path, world: World | None = None, *, grace_ns: int = 60 * 10**9, worth: int = WORTH) -> Tended:
+    """Merge, index and sweep the hours of the store in `path` that are over."""
+    now_ns = (world or RealWorld()).wall_ns()
+    merged, indexed = 0, 0
+    troubles: list[str] = []
+    db = connect(threads=1)
+    try:
+        for table in TABLES:
+            for hour in hours_of(path / table):
+                end = hour_end_ns(hour.name)
+                if end is None or now_ns < end + SETTLED_NS:
+                    continue
+                try:
+                    for parts in _by_writer(hour):
+                        merged += _merge(db, hour, parts)
+                    if table == "requests":
+                        indexed += sum(_index(db, part, worth) for part in current(parts_in(hour)))
+                except (OSError, failure()) as error:
+                    troubles.append(f"{hour}: {error}")
+                _sweep(hour, now_ns - grace_ns)
+    finally:
+        db.close()
+    return Tended(merged, indexed, troubles)
+
+
+def _by_writer(hour: Path) -> Iterator[list[Part]]:
+    for _, parts in groupby(current(parts_in(hour)), key=lambda part: part.writer):
+        yield list(parts)
+
+
+def _merge(db: Any, hour: Path, parts: list[Part]) -> int:
+    """Make one file of a writer's; how many it replaces."""
+    if len(parts) < 2:
+        return 0
+    listed = ", ".join(quoted(str(part.path)) for part in parts)
+    counts = [_flush_rows(db, part) for part in parts]
+    told = f", KV_METADATA {{{FLUSH_ROWS}: {quoted(','.join(counts))}}}" if all(counts) else ""
+    select = f"SELECT * FROM read_parquet([{listed}], union_by_name=true)"
+    options = f"FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP}{told}"
+    name = part_name(parts[0].writer, parts[0].first, parts[-1].last)
+    temporary = hour / f"{TEMPORARY}{os.getpid()}-{name}"
+    db.execute(f"COPY ({select}) TO {quoted(str(temporary))} ({options})")
+    _appear(temporary, hour / name)
+    return len(parts)
+
+
+def _flush_rows(db: Any, part: Part) -> str:
+    """Rows of each flush inside, with commas between; empty when the file does not tell."""
+    file = quoted(str(part.path))
+    if part.width == 1:
+        return str(db.execute(f"SELECT num_rows FROM parquet_file_metadata({file})").fetchone()[0])
+    told = db.execute(f"SELECT value FROM parquet_kv_metadata({file}) WHERE key = '{FLUSH_ROWS}'").fetchone()
+    return told[0].decode() if told else ""
+
+
+def _index(db: Any, part: Part, worth: int) -> bool:
+    path = index_of(part.path)
+    if path.exists():
+        return False
+    rows = db.execute(f"SELECT num_rows FROM parquet_file_metadata({quoted(str(part.path))})").fetchone()[0]
+    if rows < worth:
+        return False
+    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
+    temporary.write_bytes(made(db, part.path))
+    _appear(temporary, path)
+    return True
+
+
+def _appear(temporary: Path, path: Path) -> None:
+    """Let a complete file appear under its name, durable."""
+    for what in (temporary, path.parent):
+        descriptor = os.open(what, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if what == temporary:
+            temporary.rename(path)
+
+
+def _sweep(hour: Path, before_ns: int) -> None:
+    """Delete what was merged away before then, indexes of what is no more, and files left half-written."""
+    parts = parts_in(hour)
+    live = current(parts)
+    for part in parts:
+        wider = next((one for one in live if one != part and one.contains(part)), None)
+        if wider is not None and wider.path.stat().st_mtime_ns < before_ns:
+            part.path.unlink(missing_ok=True)
+    names = {index_of(part.path).name for part in live}
+    for entry in hour.iterdir():
+        stale = entry.name.startswith("index-") and entry.name not in names
+        if (stale or entry.name.startswith(TEMPORARY)) and entry.stat().st_mtime_ns < before_ns:
+            entry.unlink(missing_ok=True)

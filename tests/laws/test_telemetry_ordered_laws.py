@@ -1,0 +1,58 @@
+"""Laws of ordered arrays: they come back as they were, and what is selected is what sorting everything gives."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sits.telemetry.ordered import BLOCK, in_memory, interpolated, selected
+from sits.world import RealWorld
+
+law = settings(deadline=None, max_examples=60)
+arrays = st.lists(
+    st.tuples(
+        st.integers(0, 3 * BLOCK + 2),
+        st.sampled_from([2, 300, 10**6, 2**40, 2**62]),
+        st.integers(0, 2**62),
+        st.integers(0, 99),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+def made(n, spread, start, seed):
+    dice = RealWorld(seed).rng("values")
+    return np.sort(dice.integers(0, spread, n)) + start
+
+
+@law
+@given(arrays)
+def test_every_block_comes_back(told):
+    for one in told:
+        values = made(*one)
+        array = in_memory(values)
+        back = [array.block(i) for i in range(len(array.firsts))]
+        assert np.array_equal(np.concatenate([np.empty(0, np.int64), *back]), values)
+        assert array.sizes().sum() == len(values)
+
+
+@law
+@given(arrays, st.data())
+def test_what_is_selected_is_what_sorting_gives(told, data):
+    parts = [made(n + 1, spread, start % spread, seed) for n, spread, start, seed in told]
+    everything = np.sort(np.concatenate(parts))
+    ranks = data.draw(st.lists(st.integers(0, len(everything) - 1), min_size=1, max_size=5))
+    pairs = [(rank, min(rank + more, len(everything) - 1)) for rank in ranks for more in (0, 1, 700)]
+    wanted = [(int(everything[first]), int(everything[second])) for first, second in pairs]
+    assert selected([in_memory(part) for part in parts], pairs) == wanted
+
+
+@law
+@given(st.lists(st.lists(st.integers(0, 10**9), max_size=50), min_size=1, max_size=4), st.floats(0, 1))
+def test_quantiles_lie_between_neighbours_as_usual(parts, level):
+    everything = sorted(value for part in parts for value in part)
+    if everything:
+        ours = interpolated([in_memory(np.sort(np.array(part, dtype=np.int64))) for part in parts], [level])[
+            0
+        ]
+        assert np.isclose(ours, np.quantile(np.array(everything, dtype=np.float64), level), rtol=1e-9)
