@@ -30,7 +30,7 @@ import msgspec
 from sits.app.alerts.delays import delays
 from sits.app.alerts.objectives import indicators, selector
 from sits.app.alerts.rules import fast
-from sits.app.alerts.stack import Stack, free_port
+from sits.app.alerts.stack import LOOK_S, Stack, free_port
 from sits.app.up.notice import Notice, notice_of
 from sits.core.config import dump_fleet, load_fleet
 from sits.core.errors import EngineError, SitsError
@@ -55,6 +55,8 @@ engines:
   - {kind: emulated, name: emulated, node: node, gpus: [0], model: llama-3-8b}
 """
 ALERT = "SitsLatencyFastBurn"
+LOOKS_S = round(1 / LOOK_S)
+"""Looks a second."""
 
 
 class Delay(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +103,14 @@ def measure(
             probe,
             Load(probe.address, fleet, world) as load,
         ):
+            say(
+                f"a whole window of {lengths.window_s} s without a breach, as in a service that has run for long"
+            )
+            seen = (
+                f"min(count_over_time(sits_objective_requests_total{selector(probe.fleet)}[{fast(lengths)}]))"
+            )
+            full, patience = lengths.window_s // lengths.step_s, (lengths.window_s + 60) * LOOKS_S
+            stack.wait("a window of samples", lambda: (stack.value(seen) or 0) >= full, patience)
             told = (f"breach {i + 1} of {times}" for i in range(times))
             found = [breach(stack, probe, load, world, what) for what in told]
     return Measured(
@@ -125,7 +135,7 @@ def breach(stack: Stack, probe: "Probe", load: "Load", world: World, what: str) 
         indicators(probe.fleet)[0].recorded(fast(lengths)),
         f"sum(sits_objective_missed_total{selector(probe.fleet)})",
     ]
-    patience = round((lengths.within_s + 60) * 20)  # looks of 0.1 s: twice the promise, and a minute
+    patience = (2 * lengths.within_s + 60) * LOOKS_S
     if probe.is_slow:
         probe.slow(False)
     probe.say(f"{what}: waiting for calm")
