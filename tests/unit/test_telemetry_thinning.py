@@ -1,5 +1,6 @@
 """Packed rows thinned on their way to the store: which rows are left, whole, with their weight, and their decisions."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +14,8 @@ from sits.policy.slowest import FEW
 from sits.telemetry.packing import pack
 from sits.telemetry.recorder import row_of
 from sits.telemetry.rows import request_columns
-from sits.telemetry.thinning import Thinning
-from sits.world import RealWorld
+from sits.telemetry.thinning import Thinning, standing_for
+from sits.world import RealWorld, stream_generator
 
 TEXTS = ("adapter", "arm", "prompt_hash", "abstraction_layer", "parent_id")
 WORLD = RealWorld()
@@ -110,3 +111,33 @@ def test_at_full_share_rows_are_what_they_were(parts):
 )
 def test_what_counts_as_an_error(outcome, status, detail, wrong):
     assert is_error(outcome, status, detail) is wrong
+
+
+@given(st.lists(st.floats(0, 40), max_size=40))
+def test_a_row_counts_as_often_as_it_stands_for(weights):
+    columns = {"id": np.arange(len(weights)), "weight": np.array(weights)}
+    whole = standing_for(columns)
+    assert abs(len(whole["id"]) - sum(max(w, 1.0) for w in weights)) <= 0.5 + 1e-6
+    counts = np.bincount(whole["id"], minlength=len(weights))
+    assert all(abs(n - max(w, 1.0)) <= 1 for n, w in zip(counts, weights, strict=True))
+    assert (np.diff(whole["id"]) >= 0).all()
+
+
+def test_quantiles_of_a_thinned_store_are_those_of_all_its_requests():
+    """At a tenth: the P99 exactly, for the slowest are all kept; the median within what a tenth can say."""
+    rng = stream_generator(7, "thinning")
+    thinning, true, found = Thinning(Sampler(Keep(share=0.1)), WORLD), [], []
+    for turn in range(12):
+        times = rng.lognormal(np.log(100), 0.5, 2_000).astype(int)
+        rows = [row(i, int(ms)) for i, ms in enumerate(times)]
+        columns = thinning.requests([("r", pack([(rng.bytes(16).hex(), *one[1:]) for one in rows]))])
+        if turn >= 2:  # the bound is known
+            whole = standing_for(columns)
+            true.append(times)
+            found.append((whole["first_token"] - whole["api_recv"]) / MS)
+    true, found = np.concatenate(true), np.concatenate(found)
+    assert abs(len(found) / len(true) - 1) < 0.08
+    assert abs(np.quantile(found, 0.5) / np.quantile(true, 0.5) - 1) < 0.05
+    assert abs(np.quantile(found, 0.99) / np.quantile(true, 0.99) - 1) < 0.05
+    kept = sum(thinning.kept) / (sum(thinning.kept) + thinning.thinned)
+    assert kept < 0.2

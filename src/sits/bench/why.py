@@ -5,11 +5,14 @@ that was served (kept beside the tables).  Too few requests for a tail is said, 
 P99 needs `P99_REQUESTS_MIN` of them, and with fewer nothing is called met.  TTFT is that of streamed answers, the only
 ones with a first token; where there are too few, the report is about the end-to-end time and judges no TTFT by it.
 
+Where only a share of the rows was kept, each counts as often as it stands for.
+
 Deliberately absent: proposals that were not tried.  A live store has no second run; `reproduce` has.
 """
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from sits.bench.assemble import DEFINITIONS, Tables, anatomy, other_latencies
@@ -25,6 +28,7 @@ from sits.telemetry import joining
 from sits.telemetry.joining import Joined
 from sits.telemetry.store import DuckStore
 from sits.telemetry.tables import Columns
+from sits.telemetry.thinning import standing_for
 from sits.world import stream_generator
 
 LEAST_COMPLETED = 2
@@ -39,7 +43,8 @@ def why(store: Path, since_ns: int, world: World) -> Report:
 
     """
     with DuckStore(store, world=world) as opened:
-        tables, run_id, joined = _newest_run(opened, world.wall_ns() - since_ns)
+        kept, run_id, joined = _newest_run(opened, world.wall_ns() - since_ns)
+    tables = msgspec.structs.replace(kept, requests=standing_for(kept.requests))
     fleet = _served(store, run_id)
     promised = fleet.objective.metric if fleet else "ttft"
     objective_ms = (fleet.objective.p99 if fleet else 1_200 * MS) / MS
@@ -88,10 +93,22 @@ def why(store: Path, since_ns: int, world: World) -> Report:
                 f"Requests of run {run_id} as measured at the gateway; engine points 5 to 16 are missing where neither an engine nor its spans nor a probe tell them, and show as unattributed.",
             ),
             *(Note("What others saw", text) for text in joining.notes(joined)),
+            *_sampled(len(kept.requests["outcome"]), len(tables.requests["outcome"])),
             *left_out(tables.requests, metric),
             *_not_streamed(done, streamed, promised, metric),
         ),
     )
+
+
+def _sampled(rows: int, requests: int) -> tuple[Note, ...]:
+    """Say that rows stand for several requests, where they do."""
+    if rows == requests:
+        return ()
+    text = (
+        f"{rows:,} rows were kept of about {requests:,} requests: all that failed or were slow, and a share of the others, each of which "
+        "stands for as many as were not kept. Counts and quantiles are of all requests; the slowest are not estimated, for all of them were kept."
+    )
+    return (Note("Sampled", text),)
 
 
 def _verified(latency: LatencySummary, objective_ms: float) -> bool | None:

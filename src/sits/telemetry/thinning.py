@@ -136,3 +136,16 @@ def _of(part: Packed, chosen: list[bool], mine: np.ndarray) -> Packed:
 def _since_begin(at: np.ndarray, how: np.ndarray, point: int) -> np.ndarray:
     """Ns from the first byte to `point`; -1 where either was not seen."""
     return np.where((how[:, API_RECV] > 0) & (how[:, point] > 0), at[:, point] - at[:, API_RECV], -1)
+
+
+def standing_for(requests: Columns) -> Columns:
+    """Rows of table `requests`, each as often as it stands for (`weight`; missing or 0 is once), in their order.
+
+    Weights that are no whole number are rounded so that running totals are right to half a request.
+    """
+    weight = requests.get("weight")
+    if weight is None or not len(weight) or (weight <= 1.0).all():
+        return requests
+    total = np.rint(np.cumsum(np.maximum(weight, 1.0))).astype(np.int64)
+    times = np.diff(total, prepend=0)
+    return {name: np.repeat(values, times) for name, values in requests.items()}
