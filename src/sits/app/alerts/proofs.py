@@ -35,7 +35,7 @@ TROUBLE: Mapping[str, Series] = {
     "SitsGatewayDown": {"up": "0x{n}"},
     "SitsRowsDropped": {"sits_rows_dropped_total": "0+1x{n}"},
     "SitsStoreFailing": {"sits_store_failures_total": "0+1x{n}"},
-    "SitsRestarted": {'sits_restarts_total{process="keeper"}': "_x{half} 1x{half}"},
+    "SitsRestarted": {'sits_restarts_total{process="keeper"}': "0x{half} 1x{half}"},
     "SitsRestartsAgainAndAgain": {'sits_restarts_total{process="worker-0"}': "0+1x{n}"},
     "SitsReloadRefused": {'sits_reloads_total{result="refused"}': "0x{half} 1x{half}"},
     "SitsNoRoomForBodies": {"sits_requests_without_room_total": "0+1x{n}"},

@@ -142,14 +142,13 @@ def _gateway(fleet: Fleet, lengths: Delays) -> Iterator[Alert]:
     disk = f"is there room on the disk of {store}, and may the gateway write there?"
     refused = selector(fleet, 'result="refused"')
     restarts = f"sits_restarts_total{s}"
-    anew = f"increase({restarts}[10m]) > 0 or ({restarts} > 0 unless {restarts} offset 10m)"
     yield Alert(name="SitsGatewayDown", expr=f"up{s} == 0", severity=PAGE, for_s=2 * lengths.step_s,
         summary="the gateway {{ $labels.instance }} does not answer Prometheus", next="is `sitsctl up` running there? what did it say last?")  # fmt: skip
     yield Alert(name="SitsRowsDropped", expr=f"sum(increase(sits_rows_dropped_total{s}[5m])) > 0", severity=TICKET, next=disk,
         summary="{{ $value }} requests of the last five minutes were answered but not recorded; answers are not affected")  # fmt: skip
     yield Alert(name="SitsStoreFailing", expr=f"sum(increase(sits_store_failures_total{s}[5m])) > 0", severity=TICKET, next=disk,
         summary="the store could not be written; rows wait, and are dropped when there is no more room")  # fmt: skip
-    yield Alert(name="SitsRestarted", expr=anew, severity=TICKET, next="see what it said last on the gateway's stderr",
+    yield Alert(name="SitsRestarted", expr=f"increase({restarts}[10m]) > 0", severity=TICKET, next="see what it said last on the gateway's stderr",
         summary="{{ $labels.process }} died and was started again; a worker's connections were lost, a keeper's unwritten rows")  # fmt: skip
     yield Alert(name="SitsRestartsAgainAndAgain", expr=f"sum(increase({restarts}[10m])) > 3", severity=PAGE,
         summary="processes of the gateway died {{ $value }} times in ten minutes", next="see what they said last on the gateway's stderr")  # fmt: skip

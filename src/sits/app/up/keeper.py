@@ -240,7 +240,10 @@ class Keeper:
         mine: Vitals = {
             "sits_build_info": {f'environment="{environment}",version="{__version__}"': 1},
             "sits_workers": {"": len(about.workers)},
-            "sits_restarts_total": {f'process="{name}"': count for name, count in about.restarts.items()},
+            "sits_restarts_total": {
+                f'process="{name}"': count
+                for name, count in (dict.fromkeys(pids, 0) | about.restarts).items()
+            },
             "sits_reloads_total": {f'result="{how}"': count for how, count in about.reloads.items()},
             "sits_generation": {f'name="{self._generation.name}"': about.generation},
             "sits_resident_memory_bytes": {
