@@ -27,6 +27,7 @@ from sits.app.calibrate import calibrate
 from sits.app.check import check
 from sits.app.importing.command import importing
 from sits.app.live import reload, up
+from sits.app.otlp.commands import otel
 from sits.app.plan import plan
 from sits.app.predict_cmd import predict
 from sits.app.profiles.commands import profile
@@ -283,6 +284,7 @@ cli.add_command(logs)
 cli.add_command(replay)
 cli.add_command(signals)
 cli.add_command(gpu)
+cli.add_command(otel)
 cli.add_command(plan)
 cli.add_command(seedcheck)
 cli.add_command(calibrate)

@@ -179,6 +179,9 @@ def _server_attributes(row: Row) -> dict[str, Any]:
         names.TENANT: told["tenant"] or None,
         names.ENGINE: told["engine"] or None,
         names.ARM: told["arm"] or None,
+        names.TTFT: (row.at[FIRST_TOKEN] - row.at[API_RECV]) / 1e9
+        if row.has(API_RECV, FIRST_TOKEN)
+        else None,
     }
     if told["status"] >= 500:
         made[names.ERROR_TYPE] = told["detail"] or str(told["status"])
