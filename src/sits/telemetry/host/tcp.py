@@ -110,7 +110,9 @@ class Wires:
         found: list[TcpInfo] = []
         again = 0
         for identity, descriptor in connections:
-            info = look(descriptor) if len(found) < SAMPLED_MAX else None
+            if len(found) >= SAMPLED_MAX:
+                break
+            info = look(descriptor)
             if info is None:
                 continue
             found.append(info)
