@@ -7,8 +7,8 @@ The gateway serves the fleet's objective and environment with an emulated engine
 touched; answers turn slow at once by an injected delay (`injections`), all or a share of them, which is how a real one turns slow to whoever watches.  Each
 repetition begins at another moment of the scrape interval, after the one before has been told to be over.
 
-Rules: times are of one wall clock, counted from the moment the gateway took the configuration with the delay; the first answer that is too
-slow comes an objective later, and both counts are told.
+Rules: times are of one wall clock, counted from the moment the first request was *sent* whose answer was too slow; that answer comes an
+objective later.
 
 Deliberately absent: messages beyond the webhook (mail, pagers).
 """
@@ -28,9 +28,9 @@ from typing import Any, Self
 import msgspec
 
 from sits.app.alerts.delays import delays
-from sits.app.alerts.objectives import indicators, selector
+from sits.app.alerts.objectives import P99_BUDGET, indicators, selector
 from sits.app.alerts.rules import fast
-from sits.app.alerts.stack import LOOK_S, Stack, free_port
+from sits.app.alerts.stack import LOOK_S, Stack, Told, free_port
 from sits.app.up.notice import Notice, notice_of
 from sits.core.config import dump_fleet, load_fleet
 from sits.core.errors import EngineError, SitsError
@@ -60,7 +60,7 @@ LOOKS_S = round(1 / LOOK_S)
 
 
 class Delay(msgspec.Struct, frozen=True, kw_only=True):
-    """One repetition: seconds after the breach began (None: not seen)."""
+    """One repetition: seconds after the first request was sent whose answer was slow (None: not seen)."""
 
     bad_answer_s: float
     scraped_s: float | None
@@ -139,44 +139,53 @@ def breach(stack: Stack, probe: "Probe", load: "Load", world: World, what: str) 
     if probe.is_slow:
         probe.slow(False)
     probe.say(f"{what}: waiting for calm")
-    stack.wait("calm", lambda: stack.value(ratio) == 0.0 and not _alert(stack), patience)
+
+    def calm() -> bool:
+        share = stack.value(ratio)
+        return share is not None and share <= P99_BUDGET and not _alert(stack)
+
+    stack.wait("calm", calm, patience)
     threading.Event().wait(float(world.rng("alerts").uniform(0, lengths.step_s)))
     before, seen = stack.value(missed) or 0.0, len(stack.webhook.told)
-    load.first_bad_ns = 0
+    load.slow = None
     probe.slow(True)
-    began_ns, at = world.wall_ns(), dict[str, float]()
     probe.say(f"{what}: {probe.share:.0%} of the answers are slow from now on")
+    at_s = dict[str, float]()
 
     def told() -> Any:
-        if "scraped" not in at and (stack.value(missed) or 0.0) > before:
-            at["scraped"] = (
-                stack.value(f"max(timestamp(sits_objective_missed_total{selector(probe.fleet)}))") or 0.0
-            ) - began_ns / SECOND
+        if "scraped" not in at_s and (stack.value(missed) or 0.0) > before:
+            seen_at = f"max(timestamp(sits_objective_missed_total{selector(probe.fleet)}))"
+            at_s["scraped"] = stack.value(seen_at) or 0.0
         alert = _alert(stack)
-        if alert and "pending" not in at:
-            at["pending"] = datetime.fromisoformat(alert["activeAt"]).timestamp() - began_ns / SECOND
-        if alert.get("state") == "firing" and "firing" not in at:
-            at["firing"] = (world.wall_ns() - began_ns) / SECOND
-        return next(
-            (one for one in stack.webhook.told[seen:] if one.name == ALERT and one.status == "firing"), None
-        )
+        if alert:
+            at_s.setdefault("pending", datetime.fromisoformat(alert["activeAt"]).timestamp())
+        if alert.get("state") == "firing":
+            at_s.setdefault("firing", world.wall_ns() / SECOND)
+        new = stack.webhook.told[seen:]
+        return next((one for one in new if one.name == ALERT and one.status == "firing"), None)
 
-    arrived = stack.wait("the alert", told, patience)
-    found = Delay(
-        bad_answer_s=round((load.first_bad_ns - began_ns) / SECOND, 2),
-        scraped_s=_rounded(at.get("scraped")),
-        pending_s=_rounded(at.get("pending")),
-        firing_s=_rounded(min(at["firing"], (arrived.wall_ns - began_ns) / SECOND))
-        if "firing" in at
-        else None,
-        webhook_s=round((arrived.wall_ns - began_ns) / SECOND, 2),
-    )
+    arrived: Told = stack.wait("the alert", told, patience)
+    found = _delay(load, at_s, arrived.wall_ns / SECOND)
     probe.say(f"{what}: the webhook was told {found.webhook_s:.1f} s after the breach began")
     return found
 
 
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 2)
+def _delay(load: "Load", at_s: dict[str, float], arrived_s: float) -> Delay:
+    """Times since the first request was sent whose answer was slow."""
+    if load.slow is None:
+        raise EngineError("the alert came, but no answer was slow", hint="is the machine too busy to tell?")
+    began_s, answered_s = load.slow
+
+    def since(name: str) -> float | None:
+        return round(min(at_s[name], arrived_s) - began_s, 2) if name in at_s else None
+
+    return Delay(
+        bad_answer_s=round(answered_s - began_s, 2),
+        scraped_s=since("scraped"),
+        pending_s=since("pending"),
+        firing_s=since("firing"),
+        webhook_s=round(arrived_s - began_s, 2),
+    )
 
 
 def _alert(stack: Stack) -> dict[str, Any]:
@@ -254,10 +263,12 @@ class Probe:
 
 
 class Load:
-    """Short streamed requests at a steady rate, each on a connection of its own, from a thread; notes the first answer that is too slow."""
+    """Short streamed requests at a steady rate, each on a connection of its own, from a thread; `slow` is when the first request was sent whose answer was too slow, and
+    when that began to come, wall clock, s.
+    """
 
     def __init__(self, address: str, fleet: Fleet, world: World) -> None:
-        self.first_bad_ns = 0
+        self.slow: tuple[float, float] | None = None
         self._host, _, port = address.rpartition(":")
         self._port = int(port)
         self._objective_ns = fleet.objective.p99
@@ -294,17 +305,15 @@ class Load:
         await asyncio.gather(*running, return_exceptions=True)
 
     async def _one(self) -> None:
-        begun_ns = self._world.now_ns()
+        begun_ns, begun_s = self._world.now_ns(), self._world.wall_ns() / SECOND
         with suppress(OSError):
             reader, writer = await asyncio.open_connection(self._host, self._port)
             try:
                 writer.write(self._request)
-                if (
-                    await reader.read(1)
-                    and self._world.now_ns() - begun_ns > self._objective_ns
-                    and not self.first_bad_ns
-                ):
-                    self.first_bad_ns = self._world.wall_ns()
+                await reader.read(1)
+                took_ns = self._world.now_ns() - begun_ns
+                if took_ns > self._objective_ns and self.slow is None:
+                    self.slow = (begun_s, begun_s + took_ns / SECOND)
                 await reader.read()
             finally:
                 writer.close()
@@ -317,7 +326,7 @@ def table(found: Measured) -> str:
         f"environment {found.environment}: promised within {found.within_s} s; scrape {found.scrape_s} s, window {found.window_s} s; {found.share:.0%} of the answers turn slow",
         "",
     ]
-    lines.append("s after the breach began  " + "  ".join(f"{name:>17}" for name in names))
+    lines.append("s after the first request " + "  ".join(f"{name:>17}" for name in names))
     for i, one in enumerate(found.delays, 1):
         values = (one.bad_answer_s, one.scraped_s, one.pending_s, one.firing_s, one.webhook_s)
         shown = "  ".join(f"{'not seen' if value is None else format(value, '.1f'):>17}" for value in values)
