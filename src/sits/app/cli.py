@@ -37,6 +37,8 @@ from sits.app.replay import explain, replay
 from sits.app.seedcheck.command import seedcheck
 from sits.app.shift.commands import shift
 from sits.app.signals.commands import gpu, signals
+from sits.app.storing.commands import store
+from sits.app.top.commands import top
 from sits.app.trace.commands import logs, trace
 
 OK, MISSED, USAGE, FAILED, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
@@ -281,9 +283,11 @@ cli.add_command(check)
 cli.add_command(explain)
 cli.add_command(trace)
 cli.add_command(logs)
+cli.add_command(top)
 cli.add_command(replay)
 cli.add_command(signals)
 cli.add_command(gpu)
+cli.add_command(store)
 cli.add_command(otel)
 cli.add_command(plan)
 cli.add_command(seedcheck)

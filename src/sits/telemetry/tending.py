@@ -5,12 +5,15 @@ it appears, contains the flushes of the narrow ones by its name, and those go `g
 
 Rules: an hour is over `SETTLED_NS` after its end.  What cannot be read is left as it is and said.
 
+`python -m sits.telemetry.tending STORE` does it once: a gateway's keeper starts that when an hour is over, so that its own memory stays small.
+
 Deliberately absent: when it is done, and retention.
 """
 
 # ruff: noqa: S608 - only our own names and quoted file names are put into SQL
 
 import os
+import sys
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -137,3 +140,8 @@ def _sweep(hour: Path, before_ns: int) -> None:
         stale = entry.name.startswith("index-") and entry.name not in names
         if (stale or entry.name.startswith(TEMPORARY)) and entry.stat().st_mtime_ns < before_ns:
             entry.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    os.nice(19)
+    sys.exit(1 if tend(Path(sys.argv[1])).troubles else 0)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from sits.app.up.tending import Tending
 from sits.core.fleet import Fleet
 from sits.core.fleet_environment import profile_of
 from sits.core.ports import World
@@ -60,6 +61,7 @@ class Books:
         self._store = DuckStore(path, world=world)
         self.writer = StoreWriter(self._store, {**self._arrivals, **figures}, period_s=WRITE_S)
         self._retain(fleet)
+        self._tending = Tending(path, world)
         self.writer.start()
 
     def adopt(self, fleet: Fleet) -> None:
@@ -91,6 +93,7 @@ class Books:
         self._metrics.fold(parts)
         self._sketches.fold(parts)
         self._see(parts)
+        self._tending.look()
 
     @property
     def completed(self) -> int:
@@ -125,6 +128,7 @@ class Books:
         """Write what is left; takes as long as that takes."""
         self.fold()
         self._sketches.ending = True
+        self._tending.stop()
         self.writer.stop()
         self._store.close()
 

@@ -1,0 +1,1 @@
+"""The command `sitsctl store`: what is in a store, queries as text, and hours that are over."""

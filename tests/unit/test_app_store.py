@@ -1,0 +1,41 @@
+"""`sitsctl store`: what it says of a store, queries as text, hours that are over."""
+
+import json
+
+from click.testing import CliRunner
+
+from sits.app.cli import cli
+from sits.telemetry.store import DuckStore
+from sits.telemetry.tables import SIGNALS, columns_of
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli, ["store", *map(str, arguments)], standalone_mode=False)
+
+
+def filled(path):
+    with DuckStore(path) as store:
+        for flush in range(3):
+            store.append("signals", columns_of(SIGNALS, [("r", flush, "s", "n", 0.5)] * 4))
+            store.flush()
+
+
+def test_a_store_is_told_by_table(tmp_path):
+    filled(tmp_path)
+    (table,) = json.loads(run("info", tmp_path, "--json").output)["tables"]
+    assert (table["table"], table["rows"], table["files"], table["hours"]) == ("signals", 12, 3, 1)
+    assert table["bytes"] == sum(file.stat().st_size for file in tmp_path.rglob("*.parquet"))
+    assert "signals" in run("info", tmp_path).output
+
+
+def test_queries_can_be_had_as_text():
+    assert "otel_traces" in run("sql", "trace", "--dialect", "clickhouse").output
+    assert "$trace_id" in run("sql", "trace").output
+    listed = run("sql").output.splitlines()
+    assert any(line.startswith("stage_quantiles") and "clickhouse" in line for line in listed)
+    assert "there is no query" in str(run("sql", "no_such_thing").exception)
+
+
+def test_an_hour_that_is_not_over_is_left_alone(tmp_path):
+    filled(tmp_path)
+    assert json.loads(run("tend", tmp_path, "--json").output) == {"merged": 0, "indexed": 0, "troubles": []}
