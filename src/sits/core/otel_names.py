@@ -130,7 +130,7 @@ STAGE = "sits.stage"
 BREAKPOINT, EXACTNESS = "sits.bp.", "sits.exactness."
 RUN, REQUEST_ID, ENGINE, ARM = "sits.run_id", "sits.request_id", "sits.engine", "sits.arm"
 OUTCOME, DETAIL, TENANT, ADAPTER = "sits.outcome", "sits.detail", "sits.tenant", "sits.adapter"
-PREEMPTIONS, TTFT = "sits.preemptions", "sits.ttft"
+PREEMPTIONS, TTFT, INCIDENT = "sits.preemptions", "sits.ttft", "sits.incident"
 """The time to the first token is in seconds, from the first byte of the request."""
 
 LLM_MODEL, LLM_INPUT_TOKENS = "llm.model", "llm.input_tokens"

@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 
 from sits.core.fleet import AnyEngine, Fleet, OpenAIEngine
-from sits.core.otel_names import SERVICE, TTFT
+from sits.core.otel_names import INCIDENT, SERVICE, TTFT
 
 HEADER = """\
 # OpenTelemetry Collector (contrib distribution) for the fleet {name}.
@@ -31,7 +31,6 @@ HEADER = """\
 #   otelcol-contrib validate --config=FILE
 # Variables of its environment: CLICKHOUSE_PASSWORD{token}.
 """
-INCIDENT = "sits.incident"
 ALIASES = (
     ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens"),
     ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"),
