@@ -7,8 +7,12 @@ compared with the real one here.
 
 import ast
 import concurrent.futures
+import json
+import re
+import time
 import tomllib
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx2 as httpx
 import numpy as np
@@ -20,9 +24,7 @@ from app_processes import serving
 from real_vllm import VENV, RealVllm, missing
 from sits.core.breakpoints import BREAKPOINT_COUNT, ENGINE_RECV, KERNEL_LAUNCH, NAMES
 from sits.diagnose.decompose import decompose
-from sits.telemetry.joining import completed
-from sits.telemetry.otlp.mapping import decoded
-from sits.telemetry.otlp.sighted import sighting_columns
+from sits.telemetry.joining import Joined, completed
 from sits.telemetry.probe.known import VERSIONS
 from sits.telemetry.probe.reading import differences, file_of, version_of
 from sits.telemetry.store import DuckStore
@@ -36,10 +38,14 @@ pytestmark = [
 FLEET = """\
 name: probed
 gateway: {{listen: "127.0.0.1:0", store: "{store}"}}
+admin: {{listen: "127.0.0.1:0"}}
 engines:
   - {{kind: openai, name: v, url: "{url}", models: [tiny]}}
 """
 REQUESTS, USERS = 40, 8
+SPANS = 4
+"""Of a request: one of each kind of process, and the one of its end."""
+BOARD = r"board on (http://127\.0\.0\.1:\d+)/"
 ROOT = Path(__file__).parents[2]
 
 
@@ -83,40 +89,52 @@ def test_the_real_one_is_known_and_the_small_one_is_like_it(package, tmp_path):
         assert ("staticmethod" in fake[1]) == ("staticmethod" in real[1]), site
 
 
+class Told(NamedTuple):
+    """What became of `REQUESTS` requests: attributes of vLLM's spans by name and trace, our rows, the joined rows, vLLM's log."""
+
+    spans: dict[str, dict[str, dict]]
+    requests: dict
+    joined: Joined
+    log: str
+
+
 @pytest.fixture(scope="module")
 def told(tmp_path_factory, installed):
-    """Requests through a gateway to a probed vLLM: its spans, our rows, the joined rows."""
+    """Requests through a gateway to a probed vLLM, whose spans go to the gateway's admin process and from there into its store."""
     folder = tmp_path_factory.mktemp("probed")
-    file = folder / "sightings.jsonl"
-    with (
-        RealVllm(folder / "log", PYTHONPATH=installed, SITS_PROBE_FILE=str(file)) as vllm,
-        serving(folder, FLEET, url=vllm.url) as up,
-    ):
+    vllm = RealVllm(folder / "log", PYTHONPATH=installed)
+    with serving(folder, FLEET, url=vllm.url) as up:
+        admin = vllm.environment["SITS_PROBE_ENDPOINT"] = re.search(BOARD, up.hear(BOARD))[1]
 
         def ask(number):
             words = " ".join(str(number * 31 + i) for i in range(1 + number * 3 % 60))
-            limit = 4 + number % 5
-            return list(
-                up.sdk.completions.create(
-                    model="tiny", prompt=f"{number}: {words}", max_tokens=limit, stream=True
-                )
-            )
+            asked = {"prompt": f"{number}: {words}", "max_tokens": 4 + number % 5}
+            return list(up.sdk.completions.create(model="tiny", stream=True, **asked))
 
-        ask(0)  # the first one warms up
-        with concurrent.futures.ThreadPoolExecutor(USERS) as users:
-            assert all(users.map(ask, range(1, REQUESTS)))
+        with vllm:
+            ask(0)  # the first one warms up
+            with concurrent.futures.ThreadPoolExecutor(USERS) as users:
+                assert all(users.map(ask, range(1, REQUESTS)))
+            while httpx.get(f"{admin}/otlp.json").json()["receive"]["spans"] < SPANS * REQUESTS:
+                time.sleep(
+                    0.1
+                )  # processes send once a second; what does not come ends in the test's own time-out
         up.stop()
-        vllm.stop()
-        log = vllm.log.read_text()
-    spans = [one for line in file.read_bytes().splitlines() for one in decoded(line).spans]
+    spans = {}
     with DuckStore(folder / "store") as store:
         [run] = store.scan("runs")
-        requests = store.columns("requests_window", run_id=run["run_id"], since_wall_ns=0)
-    return spans, requests, completed(requests, sighting_columns("other", spans)), log
+        requests, sightings = (
+            store.columns(query, run_id=run["run_id"], since_wall_ns=0)
+            for query in ("requests_window", "sightings_window")
+        )
+        for trace_id in requests["trace_id"]:
+            for row in store.scan("trace_spans", trace_id=trace_id):
+                spans.setdefault(row["name"], {})[trace_id] = json.loads(row["attributes"])
+    return Told(spans, requests, completed(requests, sightings), vllm.log.read_text())
 
 
 def test_every_point_of_every_request_is_there_in_order(told):
-    _, requests, joined, _ = told
+    requests, joined = told.requests, told.joined
     rows = joined.requests
     assert len(rows["id"]) == REQUESTS
     assert all(digits[ENGINE_RECV : KERNEL_LAUNCH + 1] == "0" * 12 for digits in requests["exactness"])
@@ -137,7 +155,7 @@ def test_every_point_of_every_request_is_there_in_order(told):
 
 
 def test_stages_and_what_none_explains_add_up_to_the_whole(told):
-    rows = told[2].requests
+    rows = told.joined.requests
     for metric in ("ttft", "e2e"):
         cut = decompose(rows, metric)
         assert len(cut.total_ns) == REQUESTS
@@ -147,13 +165,11 @@ def test_stages_and_what_none_explains_add_up_to_the_whole(told):
 
 def test_its_times_are_those_of_vllms_own_events(told):
     """vLLM times queue and prefill of each request itself; what the probe saw must say the same."""
-    spans = [one.span for one in told[0]]
-    core = {(s.trace_id, s.parent_id): s.attributes for s in spans if s.name == "vllm.core"}
-    finished = [s for s in spans if s.name == "vllm.finished"]
-    assert len(finished) == REQUESTS
+    core, finished = told.spans["vllm.core"], told.spans["vllm.finished"]
+    assert len(core) == len(finished) == REQUESTS
     off_ms = []
-    for span in finished:
-        points, own = core[span.trace_id, span.parent_id], span.attributes
+    for trace_id, own in finished.items():
+        points = core[trace_id]
         queue_s = (points["sits.bp.scheduled"] - points["sits.bp.queued"]) / 1e9
         prefill_s = (points["sits.bp.first_token"] - points["sits.bp.scheduled"]) / 1e9
         off_ms.append(1e3 * abs(queue_s - own["gen_ai.latency.time_in_queue"]))
@@ -164,7 +180,7 @@ def test_its_times_are_those_of_vllms_own_events(told):
 
 def test_queue_and_prefill_are_not_the_time_to_first_token(told):
     """The rest lies before the engine core's own clock starts, and the probe names it."""
-    rows = told[2].requests
+    rows = told.joined.requests
     ttft = rows["first_token"] - rows["api_recv"]
     inside = rows["first_token"] - rows["queued"]
     outside = rows["queued"] - rows["api_recv"]
@@ -175,8 +191,8 @@ def test_queue_and_prefill_are_not_the_time_to_first_token(told):
 
 
 def test_nothing_was_said_in_vllms_log(told):
-    assert "stands down" not in told[3]
-    assert "sits_probe" in told[3], "vLLM names the plug-ins it found"
+    assert "stands down" not in told.log
+    assert "sits_probe" in told.log, "vLLM names the plug-ins it found"
 
 
 def test_an_unknown_version_is_told_once_and_vllm_serves(tmp_path, installed, package):
