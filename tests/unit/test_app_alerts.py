@@ -13,6 +13,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sits.app import cli
 from sits.app.alerts.delays import SCRAPES, delays
 from sits.app.alerts.grafana import dashboards_of
 from sits.app.alerts.measure import Delay, Load, Measured, Probe, breach, table
@@ -21,7 +22,7 @@ from sits.app.alerts.proofs import TROUBLE, _breach, proofs_of
 from sits.app.alerts.rules import FAST_BURN, alerts_of, rules_of, threshold
 from sits.app.alerts.servers import alertmanager_of, prometheus_of
 from sits.app.alerts.stack import ALERTMANAGER, PROMETHEUS, Stack
-from sits.core.config import load_fleet
+from sits.core.config import dump_fleet, load_fleet
 from sits.core.errors import ConfigError
 from sits.core.units import SECOND
 from sits.gateway.metrics import FAMILIES
@@ -230,3 +231,56 @@ def test_what_was_measured_is_told_with_its_promise():
     found = Measured(environment="prod", share=1.0, within_s=45, scrape_s=5, window_s=20, delays=(one,))
     assert "not seen" in table(found)
     assert table(found).endswith("longest 46.0 s: the promise is NOT kept\n")
+
+
+def sitsctl_alerts(capsys, *argv):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["alerts", *map(str, argv)])
+    return stop.value.code, capsys.readouterr().out
+
+
+def test_the_commands_write_what_belongs_together(tmp_path, capsys):
+    file, out = tmp_path / "fleet.yaml", tmp_path / "out"
+    file.write_text(dump_fleet(fleet(name="'my shop/1'")))
+    for argv in (
+        ("rules",),
+        ("prometheus", "--target", "h:1"),
+        ("alertmanager", "--webhook", "http://h/"),
+        ("grafana",),
+    ):
+        code, told = sitsctl_alerts(capsys, argv[0], file, "-o", out, *argv[1:])
+        assert code == 0
+        assert all((tmp_path / line).is_file() for line in told.splitlines())
+    assert sorted(path.name for path in out.iterdir()) == [
+        "alertmanager.yml",
+        "prometheus.yml",
+        "sits-my-shop-1-gateway.json",
+        "sits-my-shop-1-rules-test.yaml",
+        "sits-my-shop-1-rules.yaml",
+        "sits-my-shop-1-service.json",
+    ]
+    prometheus = yaml.safe_load((out / "prometheus.yml").read_text())
+    assert prometheus["rule_files"] == ["sits-my-shop-1-rules.yaml"]
+    assert "= 287 s at the worst" in (out / "sits-my-shop-1-rules.yaml").read_text().splitlines()[0]
+
+
+def test_rules_go_to_the_screen_and_as_json_with_their_delays(tmp_path, capsys):
+    file = tmp_path / "fleet.yaml"
+    file.write_text(dump_fleet(fleet(telemetry="{environment: prod}")))
+    code, told = sitsctl_alerts(capsys, "rules", file)
+    assert (code, yaml.safe_load(told)) == (0, rules_of(fleet(telemetry="{environment: prod}")))
+    found = json.loads(sitsctl_alerts(capsys, "rules", "--json", file)[1])["delays"]
+    assert (found["within_s"], found["worst_s"], found["worst_all_bad_s"]) == (45, 42.0, 24.9)
+
+
+def test_a_machine_without_the_servers_is_told_what_to_install(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    file = tmp_path / "fleet.yaml"
+    file.write_text(dump_fleet(fleet()))
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["alerts", "measure", "-q", str(file)])
+    assert stop.value.code == 2
+    assert (
+        "there is no prometheus on this machine (install it (Debian: apt-get install prometheus))"
+        in capsys.readouterr().err
+    )

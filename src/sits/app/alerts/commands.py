@@ -26,7 +26,7 @@ def alerts() -> None:
     """
 
 
-@alerts.command()
+@alerts.command(short_help="Recording and alerting rules, and their unit tests.")
 @_fleet
 @_out
 @click.option(
@@ -59,7 +59,7 @@ def rules(fleet: Path, out: Path | None, as_json: bool) -> int:
     return 0
 
 
-@alerts.command()
+@alerts.command(short_help="A Prometheus configuration.")
 @_fleet
 @_out
 @click.option(
@@ -93,7 +93,7 @@ def prometheus(fleet: Path, out: Path | None, targets: tuple[str, ...], managers
     return 0
 
 
-@alerts.command()
+@alerts.command(short_help="An Alertmanager configuration.")
 @_fleet
 @_out
 @click.option(
@@ -107,7 +107,7 @@ def alertmanager(fleet: Path, out: Path | None, webhooks: tuple[str, ...]) -> in
     return 0
 
 
-@alerts.command()
+@alerts.command(short_help="Grafana dashboards.")
 @_fleet
 @click.option(
     "-o",
@@ -137,7 +137,7 @@ def grafana(fleet: Path, out: Path) -> int:
     return 0
 
 
-@alerts.command()
+@alerts.command(short_help="Measure how long an alert takes, with real servers.")
 @_fleet
 @click.option(
     "--times", type=click.IntRange(1, 100), default=5, show_default=True, help="Breaches, one after another."
