@@ -120,6 +120,11 @@ def test_client_gateway_and_engine_are_one_tree(protocol, peer, tmp_path):
             mine = {one.name: one for _, _, one in sink.spans(5)}
             engine_ends()
             client_ends()
+            while not (counts := up.samples()).get(("sits_otlp_spans_total", ("sent",))):
+                threading.Event().wait(0.05)
+            assert counts["sits_otlp_spans_total", ("sent",)] == 5
+            assert counts["sits_otlp_spans_total", ("received",)] == 1
+            assert counts["sits_otlp_spans_total", ("dropped",)] == 0
             theirs = {one.name: one for _, _, one in others.spans(2)}
             up.stop()
         server, call, ran = mine["POST /v1/chat/completions"], mine["chat m"], theirs["llm_request"]

@@ -175,17 +175,6 @@ class Exporter:
         if not answer.taken:
             self.trouble = answer.text
 
-    def vitals(self) -> dict[str, dict[str, float]]:
-        """What is counted here, as the metrics page has it."""
-        return {
-            "sits_otlp_spans_total": {
-                'result="sent"': self.sent,
-                'result="dropped"': self.dropped,
-                'result="rejected"': self.rejected,
-            },
-            "sits_otlp_retries_total": {"": self.retries},
-        }
-
 
 def providers_of(engines: Sequence[Any], kind_of: Callable[[Any], str]) -> dict[str, str]:
     """`gen_ai.provider.name` by engine: Anthropic's own, ours where it is emulated, and `openai` for its dialect."""

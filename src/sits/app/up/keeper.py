@@ -74,6 +74,7 @@ class Keeper:
         self._about = About()
         self._known: dict[int, Vitals] = {}
         self._past: Vitals = {}
+        self._admin: Vitals = {}
         self._early: list[Sequence[Any]] = []
         self._books: Books | None = None
         self._watch: Watch | None = None
@@ -92,7 +93,7 @@ class Keeper:
         self._shifting = Shifting(path, self.world, self._say, self._services.adapter_loads)
         self._profiles = Profiles(self.world, path, self._tell_all, self._keep_profile, self._say)
         self._links = self._linked()
-        asked = Link(self.desk.admin, serves={"page": self._page, "board": self._board})
+        asked = Link(self.desk.admin, {"vitals": self._hear_admin}, serves={"page": self._page, "board": self._board})
         self._supervisor = supervisor = Link(
             self.desk.supervisor,
             {
@@ -208,6 +209,10 @@ class Keeper:
             if self._shifting.look():
                 self._supervisor.send("reload")
 
+    def _hear_admin(self, vitals: Vitals) -> None:
+        """What the admin process counts; its counters begin anew when it does."""
+        self._admin = vitals
+
     def _hear_about(self, body: Any) -> None:
         """What workers that are no more had counted stays counted."""
         now = msgspec.convert(body, About)
@@ -252,7 +257,7 @@ class Keeper:
         }
         engines = engine_vitals(self.desk.shared, self._generation.slots, self.world.now_ns())
         books = {} if self._books is None else self._books.vitals()
-        beside = added((self._services.vitals(), self._profiles.vitals()))
+        beside = added((self._services.vitals(), self._profiles.vitals(), self._admin))
         return page(added((mine, engines, books, beside, self._past, *self._known.values())))
 
     async def _board(self, _: object) -> bytes:

@@ -13,7 +13,7 @@ Deliberately absent: what rooms do, and the server they share.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,10 @@ class House:
         self.gateway, self.address = addresses
         self.say = say
         self._keeper = keeper
+
+    def tell(self, vitals: Mapping[str, Mapping[str, float]]) -> None:
+        """Tell the keeper what is counted here, for the metrics page of the whole gateway."""
+        self._keeper.send("vitals", vitals)
 
     async def ask(self, what: str) -> bytes:
         """The keeper's `page` (metrics of the whole gateway, Prometheus text) or `board` (of the shift, JSON).
