@@ -93,7 +93,9 @@ class Keeper:
         self._shifting = Shifting(path, self.world, self._say, self._services.adapter_loads)
         self._profiles = Profiles(self.world, path, self._tell_all, self._keep_profile, self._say)
         self._links = self._linked()
-        asked = Link(self.desk.admin, {"vitals": self._hear_admin}, serves={"page": self._page, "board": self._board})
+        asked = Link(
+            self.desk.admin, {"vitals": self._hear_admin}, serves={"page": self._page, "board": self._board}
+        )
         self._supervisor = supervisor = Link(
             self.desk.supervisor,
             {
