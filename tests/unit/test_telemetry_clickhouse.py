@@ -69,7 +69,8 @@ def as_span(row):
     for name, how in zip(NAMES, row["exactness"], strict=True):
         if how != "0":
             told[POINT + name] = str(row[name] + offset)
-            told[EXACTNESS + name] = Exactness(int(how)).name.lower()
+            if how != "3" or name == "sent":  # measured need not be said
+                told[EXACTNESS + name] = Exactness(int(how)).name.lower()
     return {
         "Timestamp": f"{row['wall_ns'] // 10**9}.{row['wall_ns'] % 10**9:09d}",
         "TraceId": row["trace_id"],

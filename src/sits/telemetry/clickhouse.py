@@ -7,7 +7,7 @@ attribute `sits.request_id`:
 ```
 TraceId, ParentSpanId    trace_id, parent_id          Timestamp             wall_ns          Duration, SpanKind        whole request, Server
 gen_ai.request.model     model                        gen_ai.usage.*        tokens           sits.<column>             every other column
-sits.bp.<point>          Unix ns of the point         sits.exactness.<point>  measured | derived | sampled; neither of both where not seen
+sits.bp.<point>          Unix ns of the point         sits.exactness.<point>  derived | sampled; left out: measured
 ```
 All other spans are rows of `spans`.  Points are wall-clock ns there and monotonic ns in the store: what is computed from them is equal.
 
@@ -107,15 +107,13 @@ def _column(name: str, kind: str) -> str:
     return f"{_READ[kind].format(value)} AS {name}"
 
 
-_NAMED = {how.name.lower(): str(int(how)) for how in Exactness if how}
+_TOLD = [how for how in Exactness if how]
+_WORDS = ", ".join(f"'{how.name.lower()}'" for how in _TOLD)
+_NUMBERS = ", ".join(f"'{int(how)}'" for how in _TOLD)
 _DIGITS = "concat({})".format(
     ", ".join(
-        "transform(SpanAttributes['{}{}'], [{}], [{}], '0')".format(
-            EXACTNESS,
-            point,
-            ", ".join(f"'{name}'" for name in _NAMED),
-            ", ".join(f"'{n}'" for n in _NAMED.values()),
-        )
+        f"if(mapContains(SpanAttributes, '{POINT}{point}'), "
+        f"transform(SpanAttributes['{EXACTNESS}{point}'], [{_WORDS}], [{_NUMBERS}], '{int(Exactness.MEASURED)}'), '0')"
         for point in NAMES
     )
 )

@@ -268,7 +268,7 @@ class DuckStore:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._db.execute(
-                f"COPY ({select}) TO {quoted(str(temporary))} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP}{told})"
+                f"COPY ({select}) TO {quoted(str(temporary))} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, ROW_GROUP_SIZE {ROW_GROUP}{told})"
             )
             _sync(temporary)
             temporary.rename(directory / name)
