@@ -246,3 +246,19 @@ def test_rows_without_a_time_or_an_id_make_no_span():
     assert not spans_of(table, names.CORE_1_41, {})
     assert not spans_of(requests(), names.CORE_1_41, {})
     assert np.array_equal(table["api_recv"], [0, 0])
+
+
+def test_without_the_extra_the_error_names_it(monkeypatch):
+    import sys
+
+    from sits.core.errors import ConfigError
+    from sits.telemetry.otlp import mapping, protobuf
+    from sits.telemetry.spans_json import encoded
+
+    loaded = [one for one in sys.modules if one.startswith("opentelemetry.proto")]
+    for name in {*loaded, "opentelemetry.proto"}:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ConfigError, match=r"sitsctl\[otlp\]"):
+        protobuf.messages()
+    one = Span(TRACE, "cd" * 8, "", "x", 1, 2)
+    assert len(mapping.decoded(encoded({}, [one])).spans) == 1, "JSON needs none of it"

@@ -153,7 +153,8 @@ def _bounded(
     """The interval of a source's clock, and which of its sightings are possible at all."""
     seen = how > 0
     inner = slice(ENGINE_RECV, FIRST_TOKEN + 1)
-    first = np.where(seen[:, inner], ours[:, inner], _FAR).min(axis=1)
+    told = slice(ENGINE_RECV, LAST_TOKEN + 1)
+    first = np.where(seen[:, told], ours[:, told], _FAR).min(axis=1)
     last = np.where(seen[:, inner], ours[:, inner], -_FAR).max(axis=1)
     final = np.where(seen[:, LAST_TOKEN], ours[:, LAST_TOKEN], -_FAR)
     token, end = _seen_at(cells, row, FIRST_TOKEN), _ended(cells, row)
@@ -218,6 +219,8 @@ def _merged(
         for row, at, how, which in moved:
             for point in range(ENGINE_RECV, KERNEL_LAUNCH + 1):
                 wanted = (how[:, point] == grade) & (cells.how[row, point] == 0)
+                if not wanted.any():
+                    continue
                 some, when = row[wanted], at[wanted, point]
                 some, once = np.unique(some, return_index=True)
                 when = when[once]
