@@ -38,6 +38,7 @@ from sits.app.seedcheck.command import seedcheck
 from sits.app.shift.commands import shift
 from sits.app.signals.commands import gpu, signals
 from sits.app.storing.commands import store
+from sits.app.top.commands import top
 from sits.app.trace.commands import logs, trace
 
 OK, MISSED, USAGE, FAILED, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
@@ -282,6 +283,7 @@ cli.add_command(check)
 cli.add_command(explain)
 cli.add_command(trace)
 cli.add_command(logs)
+cli.add_command(top)
 cli.add_command(replay)
 cli.add_command(signals)
 cli.add_command(gpu)

@@ -1,0 +1,1 @@
+"""`sitsctl top`: a live board in the terminal."""

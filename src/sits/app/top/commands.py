@@ -1,0 +1,74 @@
+"""`sitsctl top`: the command.
+
+Rules: TARGET is a fleet file (then the objective is named, and what engines told is read from its store where that is on this machine) or a
+gateway's address.  `--once` and `--json` look twice, one interval apart, because rates need two looks; they exit with 1 when the objective is
+missed or the gateway does not answer.
+
+Deliberately absent: everything else.
+"""
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+import click
+
+from sits.app.quantities import DURATION
+
+DEFAULT = "http://127.0.0.1:8080"
+
+
+@click.command(short_help="A live board of a gateway in the terminal.")
+@click.argument("target", required=False)
+@click.option("--interval", type=DURATION, default="1s", show_default=True, help="How often to look.")
+@click.option(
+    "--window", type=DURATION, default="60s", show_default=True, help="What rates and percentiles are over."
+)
+@click.option("--once", is_flag=True, help="Print one board as text, and end.")
+@click.option("--json", "as_json", is_flag=True, help="Print one board as JSON, and nothing else, on stdout.")
+def top(target: str | None, interval: int, window: int, once: bool, as_json: bool) -> int:
+    """Watch a gateway: objective and burn, rates, P50, P95 and P99 of TTFT by engine, what is in flight, breakers, KV use.
+
+    TARGET is a fleet.yaml or an address like http://127.0.0.1:8080 (the default).  Keys: q quit, p pause, s sort, / filter, enter an engine.
+    """
+    from sits.app import output  # noqa: PLC0415
+    from sits.app.top.source import Source  # noqa: PLC0415
+    from sits.app.top.text import page  # noqa: PLC0415
+    from sits.world import RealWorld  # noqa: PLC0415
+
+    url, store, objective = _target(target or DEFAULT)
+    source = Source(url, RealWorld(), window, store=store)
+    if not (once or as_json or not sys.stdout.isatty()):
+        os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
+        from sits.app.top.screen import Top  # noqa: PLC0415
+
+        Top(source.look, interval / 1e9, objective).run()
+        return 0
+    frame = source.look()
+    if frame.state == "waiting":
+        threading.Event().wait(interval / 1e9)
+        frame = source.look()
+    if as_json:
+        output.print_json(frame)
+    else:
+        click.echo(page(frame, objective), nl=False)
+    return 1 if frame.state == "lost" or (frame.missed or 0.0) > 0.01 else 0
+
+
+def _target(asked: str) -> tuple[str, Path | None, str]:
+    """Its address, its store, and its objective in words."""
+    if not Path(asked).is_file():
+        return (asked if "://" in asked else f"http://{asked}"), None, ""
+    from sits.app.up.generation import read  # noqa: PLC0415
+    from sits.app.up.notice import notice_of  # noqa: PLC0415
+    from sits.core.errors import UnknownError  # noqa: PLC0415
+
+    fleet = read(Path(asked))
+    store = Path(fleet.gateway.store)
+    try:
+        address = notice_of(store, Path(asked)).address
+    except UnknownError:  # it may be served from another machine
+        address = fleet.gateway.listen
+    metric = {"ttft": "TTFT", "e2e": "end to end"}[fleet.objective.metric]
+    return f"http://{address}", store, f"P99 {metric} {fleet.objective.p99 / 1e6:,.0f} ms"
