@@ -18,6 +18,7 @@ from sits.core.otel_aliases import LATENCIES
 from sits.diagnose.decompose import decompose
 from sits.telemetry.joining import completed, notes
 from sits.telemetry.otlp.sighted import sighting_columns
+from sits.telemetry.store import DuckStore
 
 
 def unix(ms):
@@ -217,3 +218,20 @@ def test_trap_counts_of_the_queue_leave_out_what_has_not_reached_the_core():
     hidden = [o for o, w in zip(outside, waiting, strict=True) if w == 0 and o > 0]
     assert max(hidden) >= 5, "the engine's count says nobody waits, and so many do"
     assert QUEUED < SCHEDULED
+
+
+def test_sightings_of_a_trace_with_many_requests_come_out_of_the_store_once(tmp_path):
+    trace = "ab" * 16
+    rows = [row(n, whole(1000 * n), trace_id=trace) for n in range(3)]
+    told = [
+        sighting(trace, {"engine_recv": unix(1000 * n + 6)}, parent_id=request_id(n)[16:]) for n in range(3)
+    ]
+    with DuckStore(tmp_path) as store:
+        store.append("requests", requests(*rows))
+        store.append("sightings", sightings(*told, sighting("cd" * 16, {"engine_recv": unix(0)})))
+        store.flush()
+        seen = store.columns("sightings_window", run_id="run-1", since_wall_ns=WALL)
+        joined = completed(store.columns("requests_window"), seen)
+    assert len(seen["trace_id"]) == 3
+    assert (joined.filled, joined.strays) == (3, 0)
+    assert [cell(joined, "engine_recv", n) for n in range(3)] == [(1000 * n + 6, 3) for n in range(3)]

@@ -134,8 +134,7 @@ FROM outcomes_minutes WHERE {_MINUTE_BOUNDS}
 GROUP BY ALL ORDER BY minute_wall_ns, model, engine, arm, outcome, status""",
     "trace_sightings": "SELECT * FROM sightings WHERE trace_id = $trace_id ORDER BY source",
     "sightings_window": f"""
-SELECT s.* FROM sightings s JOIN requests r ON s.trace_id = r.trace_id
-WHERE {_REQUEST_BOUNDS.replace("run_id", "r.run_id").replace("$r.run_id", "$run_id")} ORDER BY r.wall_ns, s.trace_id, s.source""",
+SELECT * FROM sightings WHERE trace_id IN (SELECT trace_id FROM requests WHERE {_REQUEST_BOUNDS}) ORDER BY trace_id, source""",
 }
 
 
