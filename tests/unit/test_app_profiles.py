@@ -1,0 +1,403 @@
+"""Profiles for people: the command, the page, the flame graph, and the desk that keeps what processes give."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import msgspec
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from profile_programs import PROFILE, SPIN
+from sits.app.cli import cli, run_command
+from sits.app.profiles.flame import flame
+from sits.app.profiles.page import page_html
+from sits.app.profiles.source import read_profile
+from sits.app.up.profiling import Desk, Order, Part, Profiler, put_order, take_order
+from sits.core.config import load_fleet
+from sits.core.errors import ConfigErrors, SitsError
+from sits.telemetry.profile import folded, pprof
+from sits.telemetry.profile.compare import compare
+from sits.telemetry.profile.kept import joined, profile_of, row_of
+from sits.telemetry.profile.profile import Frame, Labels, Profile, Sample
+from sits.telemetry.store import DuckStore
+from sits.telemetry.tables import PROFILES, REQUESTS, columns_of
+from sits.world import RealWorld
+
+SECOND = 10**9
+
+
+def command(*arguments):
+    return CliRunner().invoke(cli, ["profile", *map(str, arguments)], standalone_mode=False)
+
+
+# -- the command -------------------------------------------------------------------------------------------------
+
+
+def test_a_program_is_run_and_its_profile_written_in_every_format(tmp_path, capfd):
+    (tmp_path / "spin.py").write_text(SPIN)
+    outs = [tmp_path / name for name in ("a.pb.gz", "a.folded", "a.speedscope.json", "a.html")]
+    options = [word for out in outs for word in ("-o", str(out))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        code = run_command(
+            lambda: cli.main(
+                ["profile", *options, "--", "python", "spin.py", "--own", "1"], standalone_mode=False
+            )
+        )
+    told = capfd.readouterr()
+    assert code == 0
+    assert told.out == "__main__ ['--own', '1']\n"
+    assert "s of CPU time" in told.err
+    profile = read_profile(outs[0])
+    assert profile.count == read_profile(outs[1]).count == sum(sample.count for sample in profile.samples)
+    roots = {sample.stack[0].function for sample in profile.samples if sample.stack[0].file == "spin.py"}
+    assert roots == {"<module>"}  # nothing of what started the program
+    assert sum(json.loads(outs[2].read_text())["profiles"][0]["weights"]) == profile.ns
+    assert "compressing" in outs[3].read_text()
+
+
+def test_the_programs_exit_code_is_ours(tmp_path, capfd):
+    (tmp_path / "fails.py").write_text("raise SystemExit(5)")
+    assert (
+        run_command(lambda: cli.main(["profile", "--", str(tmp_path / "fails.py")], standalone_mode=False))
+        == 5
+    )
+    capfd.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--", "python"], "name a script"),
+        (["--", "python", "-c", "1"], "write the program of -c into a file"),
+        (["-o", "x.svg", "--", "x.py"], "tells no format"),
+        (["--hz", "5000", "--", "x.py"], "1000"),
+        (["show"], "name FILES"),
+        (["show", "--diff", "slow", __file__], "--diff slow needs --since"),
+        (["show", __file__], "no stack with a count"),
+        (["gateway", "--store", "/nowhere/at/all"], "no directory"),
+    ],
+)
+def test_wrong_usage_is_told(arguments, says):
+    error = command(*arguments).exception
+    assert says in getattr(error, "message", "") + str(error)
+
+
+def test_a_file_is_shown_and_cut(tmp_path):
+    (tmp_path / "x.pb.gz").write_bytes(pprof.encode(PROFILE))
+    shown = json.loads(command("show", tmp_path / "x.pb.gz", "--layer", "http", "--json").output)
+    assert (shown["cpu_ns"], shown["samples"]) == (40_000_000, 4)
+    assert shown["operations"] == [{"name": "http/parse", "cpu_ns": 40_000_000, "share": 1.0, "samples": 4}]
+    assert [one["function"] for one in shown["functions"] if one["self_ns"]] == ["loads", "parse"]
+    assert "no samples" in command("show", tmp_path / "x.pb.gz", "--op", "none").output
+
+
+# -- what is drawn -----------------------------------------------------------------------------------------------
+
+
+class Elements(HTMLParser):
+    """Attributes of all elements, texts, and whether every element is closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found, self.open, self.texts = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        if tag not in ("meta", "input", "link"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def nodes_of(svg):
+    return [attrs for tag, attrs in Elements(svg).found if tag == "svg" and attrs.get("role") == "treeitem"]
+
+
+def test_widths_are_shares_and_children_lie_within_their_callers():
+    drawn = flame(PROFILE)
+    nodes = nodes_of(drawn.svg)
+    by_name = {one["aria-label"].split()[0]: one for one in nodes}
+    assert drawn.shown == len(nodes)
+    width = {name: float(one["width"].rstrip("%")) for name, one in by_name.items()}
+    assert width["handle"] == pytest.approx(100 * 60 / 70, abs=1e-3)
+    assert width["parse"] == pytest.approx(100 * 40 / 70, abs=1e-3)
+    assert width["loads"] == pytest.approx(100 * 30 / 70, abs=1e-3)
+    spans = [
+        (int(one["aria-level"]), float(one["x"].rstrip("%")), float(one["width"].rstrip("%")))
+        for one in nodes
+    ]
+    for level, start, wide in spans:
+        inside = [
+            one
+            for one in spans
+            if one[0] == level - 1 and one[1] <= start + 1e-3 and start + wide <= one[1] + one[2] + 1e-3
+        ]
+        assert level == 1 or len(inside) == 1
+    assert [one["tabindex"] for one in nodes] == ["0"] + ["-1"] * (len(nodes) - 1)
+
+
+def test_a_page_is_well_formed_fetches_nothing_and_escapes_names():
+    bad = Profile((Sample((Frame("<script>alert(1)</script>", 'x".py'), Frame("b")), SECOND, 100),))
+    page = page_html("<b>", bad, about="<i>")
+    parsed = Elements(page)
+    assert parsed.open == []
+    assert [tag for tag, _ in parsed.found].count("script") == 1
+    assert not re.search(r"(?:src|href)=|url\(|@import|https?://", page)
+    assert "<b>" not in page.replace("<b>100%</b>", "")
+
+
+def test_a_linked_page_has_no_style_and_no_script_of_its_own():
+    page = page_html("x", PROFILE, linked="/profile/")
+    assert "<style" not in page
+    assert "style=" not in page
+    assert '<script src="/profile/flame.js"></script>' in page
+
+
+def slow_and_others(share_slow=0.8):
+    samples = []
+    for group, count, share in (("s", 40, share_slow), ("r", 200, 0.3)):
+        for number in range(count):
+            for turn in range(10):
+                leaf = "lock" if turn < 10 * share else "work"
+                samples.append(
+                    Sample((Frame("main"), Frame(leaf)), 10**7, 1, Labels("http", "x", f"{group}{number}"))
+                )
+    return Profile(tuple(samples))
+
+
+def test_a_comparison_says_what_differs_and_colours_only_that():
+    profile = slow_and_others()
+    compared = compare(profile, lambda trace: trace[0] == "s")
+    page = page_html("x", profile, compared=compared)
+    assert "lock has 80% of the slow requests&#x27; CPU time and 30% of the others&#x27;" in page
+    kinds = {
+        one["aria-label"].split()[0].rstrip(","): one["class"]
+        for one in nodes_of(flame(profile, compared=compared).svg)
+    }
+    assert kinds["lock"] == "n more5"
+    assert kinds["work"] == "n less5"
+    assert kinds["main" if "main" in kinds else "all"] == "n same"
+
+
+def test_too_few_slow_requests_are_said_to_be_too_few():
+    profile = slow_and_others()
+    compared = compare(profile, lambda trace: trace in ("s1", "s2"))
+    page = page_html("x", profile, compared=compared)
+    assert "Cannot tell yet: 2 slow requests were sampled (20 samples)" in page
+    assert "What differs" not in page
+
+
+# -- the store ---------------------------------------------------------------------------------------------------
+
+
+def test_a_profile_is_a_row_and_comes_back():
+    row = dict(zip(list(PROFILES)[1:], row_of(PROFILE), strict=True))
+    assert (row["samples"], row["cpu_ns"]) == (PROFILE.count, PROFILE.ns + PROFILE.elsewhere_ns)
+    assert profile_of(row) == PROFILE
+
+
+def test_profiles_of_one_time_are_joined_below_their_processes():
+    engine = msgspec.structs.replace(PROFILE, process="engine", wall_ns=PROFILE.wall_ns + SECOND)
+    late = msgspec.structs.replace(PROFILE, process="late", wall_ns=PROFILE.end_wall_ns)
+    unknown = msgspec.structs.replace(PROFILE, process="file", wall_ns=0)
+    both = joined([PROFILE], [engine, late, unknown])
+    assert {sample.stack[0].function for sample in both.samples} == {"worker-0", "engine", "file"}
+    assert both.ns == 3 * PROFILE.ns
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store with a profile of a minute ago, and requests of which those of the profile's slow traces took longest."""
+    world = RealWorld()
+    wall_ns = world.wall_ns() - 60 * SECOND
+    profile = msgspec.structs.replace(
+        slow_and_others(), process="worker-0", wall_ns=wall_ns, duration_ns=SECOND
+    )
+    rows = []
+    for trace in [f"s{n}" for n in range(40)] + [f"r{n}" for n in range(3960)]:
+        took = 2 * SECOND if trace[0] == "s" else SECOND // 10
+        values = dict.fromkeys(REQUESTS, 0) | {
+            name: "" for name, kind in REQUESTS.items() if kind == "VARCHAR"
+        }
+        values |= {"id": trace, "outcome": "completed", "exactness": "1" * 20, "wall_ns": wall_ns}
+        values |= {"api_recv": 1, "sent": 1 + took, "weight": 1.0}
+        rows.append([values[name] for name in REQUESTS])
+    path = tmp_path / "store"
+    with DuckStore(path, world=world) as opened:
+        opened.append("requests", columns_of(REQUESTS, rows))
+        opened.append("profiles", columns_of(PROFILES, [("run", *row_of(profile))]))
+    return path
+
+
+def test_slow_requests_of_a_store_are_compared_with_the_others(store, tmp_path):
+    out = tmp_path / "diff.html"
+    ran = command("show", "--store", store, "--since", "5m", "--diff", "slow", "--json", "-o", out)
+    shown = json.loads(ran.output)
+    lock = next(one for one in shown["differences"] if one["function"] == "lock")
+    assert (lock["slow_share"], lock["rest_share"], lock["slow_samples"]) == (
+        pytest.approx(0.8),
+        pytest.approx(0.3),
+        320,
+    )
+    assert lock["told_from_chance"]
+    assert "Slow requests against the others" in out.read_text()
+
+
+def test_an_engines_file_is_shown_beside_a_gateways_minutes(store, tmp_path):
+    (tmp_path / "engine.folded").write_text(folded.encode(PROFILE))
+    shown = json.loads(
+        command("show", tmp_path / "engine.folded", "--store", store, "--since", "5m", "--json").output
+    )
+    assert {"worker-0", "engine.folded"} <= {one["function"] for one in shown["functions"]}
+
+
+def test_the_room_makes_pages_and_files_and_says_what_is_wrong(store):
+    from sits.app.profiles.room import ProfileRoom
+
+    class House:
+        pass
+
+    house = House()
+    house.store, house.world = store, RealWorld()
+    room = ProfileRoom(house)
+    page = room._made({"since": "5m", "layer": "http", "diff": "slow"}).body.decode()
+    assert "worker-0: the last 300 s" in page
+    assert "What differs" in page
+    assert 'name="layer" value="http"' in page
+    data = room._made({"since": "5m", "format": "pprof"})
+    assert pprof.decode(data.body).count == slow_and_others().count
+    assert data.headers["content-disposition"] == 'attachment; filename="profile.pb.gz"'
+    assert "not a unit" in room._made({"since": "1x"}).body.decode()
+    assert "1s to 24h" in room._made({"since": "9d"}).body.decode()
+    assert "no profiles of &lt;x&gt;" in room._made({"process": "<x>"}).body.decode()
+    assert {route.path for route in room.routes()} == {
+        "/profile",
+        "/profile/",
+        "/profile/flame.css",
+        "/profile/flame.js",
+    }
+
+
+# -- processes ---------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """A world whose time moves when told."""
+
+    def __init__(self):
+        self.ns = 10**18
+
+    def now_ns(self):
+        return self.ns
+
+    wall_ns = now_ns
+
+
+BATCH = {
+    "frames": [["leaf", "a.py", 1], ["serve", "/x/sits/app/up/roles.py", 9], ["main", "m.py", 1]],
+    "samples": [[10**7, 1, "t1", "", [0, 1, 2]]],
+    "elsewhere_ns": 0,
+    "own_ns": 5,
+    "dropped_ns": 0,
+}
+
+
+def part(clock, **more):
+    return msgspec.to_builtins(Part(clock.ns - SECOND // 10, SECOND // 10, 10**7, BATCH, **more))
+
+
+def test_the_desk_closes_a_profile_with_its_window_its_order_or_its_silence(tmp_path):
+    clock, rows, told = Clock(), [], []
+    desk = Desk(clock, tmp_path, lambda *what: told.append(what), rows.append, told.append)
+    for _ in range(100):
+        clock.ns += SECOND // 10
+        desk.hear("worker-0", part(clock))
+    assert len(rows) == 1
+    names = list(PROFILES)[1:]
+    row = dict(zip(names, rows[0], strict=True))
+    assert (row["process"], row["samples"], row["duration_ns"]) == ("worker-0", 100, 10 * SECOND)
+    (sample,) = profile_of(row).samples
+    assert sample.stack == (Frame("leaf", "a.py", 1),)  # not what is above every process of ours
+    desk.hear("worker-1", part(clock, last=True))
+    assert len(rows) == 2
+    desk.hear("worker-0", part(clock))
+    clock.ns += 25 * SECOND
+    desk.look()
+    assert len(rows) == 3
+    desk.hear("worker-0", part(clock, last=True, trouble="no such timer"))
+    assert told == ["worker-0 cannot be sampled: no such timer"]
+
+
+def test_an_order_is_taken_once_and_told_to_all(tmp_path):
+    clock, told = Clock(), []
+    desk = Desk(clock, tmp_path, lambda *what: told.append(what), lambda _: None, lambda _: None)
+    put_order(tmp_path, Order(50, 2.0))
+    desk.look()
+    desk.look()
+    desk.close()
+    assert told == [("profile", {"hz": 50, "seconds": 2.0})]
+    (tmp_path / "profile-order.json").write_text("nonsense")
+    assert take_order(tmp_path) is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_order_comes_before_the_configuration_and_ends(tmp_path):
+    from sits.core.fleet_profile import Profiling
+
+    clock, parts = Clock(), []
+    profiler = Profiler(clock, parts.append)
+    profiler.tick()
+    assert parts == []
+    profiler.adopt(Profiling(hz=100))
+    profiler.order({"hz": 50, "seconds": 3})
+    assert [(one.period_ns, one.last) for one in parts] == [(10**7, True)]
+    profiler.adopt(Profiling(hz=0))
+    clock.ns += 2 * SECOND
+    profiler.tick()
+    assert (parts[-1].period_ns, parts[-1].last) == (2 * 10**7, False)
+    clock.ns += 2 * SECOND
+    profiler.tick()
+    assert parts[-1].last
+    count = len(parts)
+    profiler.tick()
+    profiler.close()
+    assert len(parts) == count  # the configuration says: not
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ("{hz: 5000}", "5000 is no rate"),
+        ("{hz: 100, window: 1ms}", "no window of a profile"),
+        ("{push: 'pyroscope:4040'}", "is no address"),
+        ("{push: 'http://u:p@host'}", "is no address"),
+        ("{labels: {'a b': x}}", "cannot be a label"),
+        ("{labels: {a: 'x,y'}}", "cannot be a label"),
+        ("{name: 'a b'}", "cannot be a name"),
+        ("{rate: 5}", "unknown key 'rate'"),
+    ],
+)
+def test_a_section_that_cannot_be_is_refused_at_its_place(tmp_path, section, says):
+    file = tmp_path / "fleet.yaml"
+    engine = "engines: [{kind: openai, name: e, url: 'http://127.0.0.1:1', models: [m]}]"
+    file.write_text(f"name: x\n{engine}\ntelemetry: {{profile: {section}}}\n")
+    with pytest.raises((ConfigErrors, SitsError), match=re.escape(says)) as caught:
+        load_fleet(file.read_text(), str(file))
+    assert "telemetry.profile" in str(caught.value)
+
+
+def test_columns_of_profiles_keep_bytes_as_they_are():
+    made = columns_of(PROFILES, [("run", *row_of(PROFILE))])
+    assert made["profile"].dtype == np.dtype(object)
+    assert pprof.decode(made["profile"][0]).count == PROFILE.count
