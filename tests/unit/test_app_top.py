@@ -103,6 +103,20 @@ def test_what_is_not_known_is_a_dash_and_not_zero():
     assert page(frame).count("50%") == 1
 
 
+def test_parts_that_not_every_gateway_has_are_told_where_they_are():
+    def cached(hits, misses):
+        return (
+            "# TYPE sits_cache_requests_total counter\n"
+            f'sits_cache_requests_total{{verdict="hit"}} {hits}\n'
+            f'sits_cache_requests_total{{verdict="miss"}} {misses}\n'
+            "sits_cache_answers 7\nsits_ledger_reserved 4\nsits_ledger_down 1"
+        )
+
+    frame = after(metrics(0, more=cached(0, 0)), metrics(10, more=cached(3, 1)))
+    assert frame.other == {"cache": "75% of 4 hit, 7 kept", "quotas": "4 reserved, LEDGER DOWN"}
+    assert after(metrics(0), metrics(10)).other == {}
+
+
 def test_a_history_is_as_wide_as_asked():
     assert spark([], 3) == "   "
     assert spark([0, 0], 3) == " ▁▁"

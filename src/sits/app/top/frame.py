@@ -258,7 +258,7 @@ def _other(last: Scrape, delta: Scrape, seconds: float) -> dict[str, str]:
     """Parts that are only told where the gateway has them."""
     found: dict[str, str] = {}
     asked = {
-        dict(sample.labels).get("result", ""): sample.value
+        dict(sample.labels).get("verdict", ""): sample.value
         for sample in delta.samples("sits_cache_requests_total")
     }
     if total := sum(asked.values()):
