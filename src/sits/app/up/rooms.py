@@ -109,5 +109,6 @@ def rooms_of(house: House) -> list[Room]:
     """Every room there is, in the order their paths are tried."""
     from sits.app.board.room import BoardRoom  # noqa: PLC0415  (the list; libraries come with the rooms)
     from sits.app.otlp.room import OtlpRoom  # noqa: PLC0415
+    from sits.app.profiles.room import ProfileRoom  # noqa: PLC0415
 
-    return [BoardRoom(house), OtlpRoom(house)]
+    return [BoardRoom(house), OtlpRoom(house), ProfileRoom(house)]
