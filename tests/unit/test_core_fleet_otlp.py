@@ -36,6 +36,7 @@ def test_both_directions_come_back_as_written():
         ("{export: {headers: [{name: a, env: '1x'}]}}", "env", "environment variable"),
         ("{export: {timeout: 0s}}", "timeout", "out of range"),
         ("{receive: {grpc: '4317'}}", "grpc", "host:port"),
+        ("{receive: {grpc: '0.0.0.0:4317'}}", "grpc", "everybody"),
         ("{receive: {token_env: 'a b'}}", "token_env", "environment variable"),
         ("{receive: {gprc: '127.0.0.1:1'}}", "gprc", "grpc"),
     ],

@@ -42,7 +42,8 @@ class Export(Section, frozen=True, kw_only=True):
 class Receive(Section, frozen=True, kw_only=True):
     """Whose spans we take: over HTTP on the port of `admin`, over gRPC on `grpc` (host:port, empty is off).
 
-    `token_env`: the environment variable with the token that senders have to show (`authorization: Bearer ...`); empty asks for none.
+    `token_env`: the environment variable with the token that senders have to show (`authorization: Bearer ...`); empty asks for none, and then
+    spans are taken on loopback addresses only.
     """
 
     http: bool = True

@@ -38,6 +38,11 @@ def check_otlp(otlp: Otlp, admin: str, path: str, report: Report) -> None:
                 join(receive, "grpc"), f"{otlp.receive.grpc[:80]!r} is not host:port",
                 value=otlp.receive.grpc, hint=hint,
             )  # fmt: skip
+        elif not otlp.receive.token_env and host not in ("127.0.0.1", "localhost", "[::1]"):
+            hint = "name a variable in 'token_env', or listen on 127.0.0.1"
+            report.add(
+                join(receive, "grpc"), "would take spans from everybody", value=otlp.receive.grpc, hint=hint
+            )
     if (otlp.export is not None or otlp.receive.grpc) and not admin:
         hint = "write 'admin: {listen: 127.0.0.1:8081}', or leave out telemetry.otlp"
         report.add(path, "needs the admin process, which is off", hint=hint)

@@ -34,9 +34,9 @@ class UnsupportedError(CallerError):
 
 
 class HttpReceiver:
-    """Takes spans into `inbox`; `token` empty asks for none."""
+    """Takes spans into `inbox`; `token` empty asks for none, None takes from nobody."""
 
-    def __init__(self, inbox: Inbox, token: str) -> None:
+    def __init__(self, inbox: Inbox, token: str | None) -> None:
         self._inbox = inbox
         self._token = token
         self._known: protobuf.Messages | None = None
@@ -139,9 +139,17 @@ def kind_of(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def admitted(token: str, authorization: str) -> bool:
-    """Whether a sender who shows `authorization` may send."""
-    return not token or hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode())
+def admitted(token: str | None, authorization: str) -> bool:
+    """Whether a sender who shows `authorization` may send.
+
+    >>> admitted("", ""), admitted("s", "Bearer s"), admitted("s", "s"), admitted(None, "Bearer None")
+    (True, True, False, False)
+    """
+    return token is not None and (not token or _same(authorization, token))
+
+
+def _same(authorization: str, token: str) -> bool:
+    return hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode())
 
 
 def _refusal(error: SitsError, kind: str) -> Response:

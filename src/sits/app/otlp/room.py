@@ -5,7 +5,7 @@ POST /v1/traces, gRPC ──> inbox ──every 2 s──> the store (a writer o
 GET /otlp.json          what both count
 ```
 Rules: the paths are there for as long as the process is; whether spans are taken follows the configuration.  What names an address or a
-receiver is set when the process starts; another configuration that changes it says that a restart is needed.
+receiver is set when the process starts; without a token spans are taken on a loopback address only; another configuration that changes it says that a restart is needed.
 
 Deliberately absent: pages.
 """
@@ -21,9 +21,10 @@ from starlette.routing import BaseRoute, Route
 
 from sits.app.otlp.exporting import Exporter, providers_of
 from sits.app.otlp.receiving_grpc import GrpcReceiver
-from sits.app.otlp.receiving_http import HttpReceiver
+from sits.app.otlp.receiving_http import HttpReceiver, admitted
 from sits.app.otlp.sending import sender_of
 from sits.app.otlp.target import target_of
+from sits.app.up.door import is_loopback
 from sits.app.up.generation import Generation
 from sits.app.up.rooms import House, Room
 from sits.core import otel_names as names
@@ -51,6 +52,8 @@ class OtlpRoom(Room):
         self._otlp = house.generation.fleet.telemetry.otlp
         variable = self._otlp.receive.token_env
         self._token = os.environ.get(variable, "") if variable else ""
+        near = is_loopback(house.address.rpartition(":")[0])
+        self._asked: str | None = self._token if self._token or near else None
         self.inbox = Inbox(house.generation.run_id)
         self.grpc: GrpcReceiver | None = None
         self.exporter: Exporter | None = None
@@ -60,7 +63,7 @@ class OtlpRoom(Room):
 
     def routes(self) -> Sequence[BaseRoute]:
         """The receiver's paths, and the counts."""
-        taken = HttpReceiver(self.inbox, self._token).routes() if self._otlp.receive.http else ()
+        taken = HttpReceiver(self.inbox, self._asked).routes() if self._otlp.receive.http else ()
         return (*taken, Route("/otlp.json", self._counts))
 
     async def start(self) -> None:
@@ -81,6 +84,10 @@ class OtlpRoom(Room):
             self._store = DuckStore(self.house.store, world=self.house.world)
             self._writer = StoreWriter(self._store, self.inbox.sources, period_s=WRITE_S)
             self._writer.start()
+        if receive.http and self._asked is None:
+            self.house.say(
+                f"otlp: spans are not taken on {self.house.address}: that is no loopback address, and telemetry.otlp.receive names no token_env"
+            )
         if receive.grpc:
             try:
                 self.grpc = GrpcReceiver(self.inbox, receive.grpc, self._token)
@@ -141,7 +148,9 @@ class OtlpRoom(Room):
             told["sits_otlp_retries_total"] = {"": self.exporter.retries}
         return told
 
-    async def _counts(self, _: Request) -> Response:
+    async def _counts(self, request: Request) -> Response:
+        if not admitted(self._asked, request.headers.get("authorization", "")):
+            return Response("with the token of telemetry.otlp.receive only", 401, media_type="text/plain")
         inbox, exporter, writer = self.inbox, self.exporter, self._writer
         made: dict[str, object] = {
             "receive": {
