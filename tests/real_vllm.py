@@ -10,11 +10,13 @@ import signal
 import socket
 import subprocess
 import time
+import tomllib
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 PATIENCE_S = 420
+ROOT = Path(__file__).parents[1]
 
 VENV = Path(os.environ.get("SITS_VLLM", "/nowhere"))
 MODEL = Path(os.environ.get("SITS_VLLM_MODEL", VENV.parent / "tiny"))
@@ -31,6 +33,20 @@ def missing():
 
 def config():
     return json.loads((MODEL / "config.json").read_text())
+
+
+def installed(folder):
+    """What `PYTHONPATH` has to be for vLLM to find our plug-ins as if they were installed: metadata of the distribution, and the sources."""
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    info = Path(folder) / "sitsctl-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: sitsctl\nVersion: 0\n")
+    lines = [
+        [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
+        for group, points in groups.items()
+    ]
+    (info / "entry_points.txt").write_text("\n".join(line for group in lines for line in group) + "\n")
+    return f"{folder}:{ROOT / 'src'}"
 
 
 def free_port():

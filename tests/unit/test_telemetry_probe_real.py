@@ -10,18 +10,15 @@ import concurrent.futures
 import json
 import re
 import time
-import tomllib
-from pathlib import Path
 from typing import NamedTuple
 
 import httpx2 as httpx
 import numpy as np
 import pytest
 
-import sits
 import vllm_fake
 from app_processes import serving
-from real_vllm import VENV, RealVllm, missing
+from real_vllm import VENV, RealVllm, installed, missing
 from sits.core.breakpoints import BREAKPOINT_COUNT, ENGINE_RECV, KERNEL_LAUNCH, NAMES
 from sits.diagnose.decompose import decompose
 from sits.telemetry.joining import Joined, completed
@@ -46,7 +43,6 @@ REQUESTS, USERS = 40, 8
 SPANS = 4
 """Of a request: one of each kind of process, and the one of its end."""
 BOARD = r"board on (http://127\.0\.0\.1:\d+)/"
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -55,20 +51,8 @@ def package():
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    """A folder with the distribution's metadata, as an installer writes it."""
-    folder = tmp_path_factory.mktemp("installed")
-    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-    info = folder / f"sitsctl-{sits.__version__}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: sitsctl\nVersion: {sits.__version__}\n")
-    (info / "entry_points.txt").write_text(
-        "".join(
-            f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
-            for group, points in groups.items()
-        )
-    )
-    return f"{folder}:{Path(sits.__file__).parents[1]}"
+def plugged(tmp_path_factory):
+    return installed(tmp_path_factory.mktemp("installed"))
 
 
 def test_the_real_one_is_known_and_the_small_one_is_like_it(package, tmp_path):
@@ -99,10 +83,10 @@ class Told(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory, installed):
+def told(tmp_path_factory, plugged):
     """Requests through a gateway to a probed vLLM, whose spans go to the gateway's admin process and from there into its store."""
     folder = tmp_path_factory.mktemp("probed")
-    vllm = RealVllm(folder / "log", PYTHONPATH=installed)
+    vllm = RealVllm(folder / "log", PYTHONPATH=plugged)
     with serving(folder, FLEET, url=vllm.url) as up:
         admin = vllm.environment["SITS_PROBE_ENDPOINT"] = re.search(BOARD, up.hear(BOARD))[1]
 
@@ -195,7 +179,7 @@ def test_nothing_was_said_in_vllms_log(told):
     assert "sits_probe" in told.log, "vLLM names the plug-ins it found"
 
 
-def test_an_unknown_version_is_told_once_and_vllm_serves(tmp_path, installed, package):
+def test_an_unknown_version_is_told_once_and_vllm_serves(tmp_path, plugged, package):
     """The real vLLM under the name of a version to come: the probe's own look is made to see another number."""
     hook = tmp_path / "hook"
     hook.mkdir()
@@ -203,7 +187,7 @@ def test_an_unknown_version_is_told_once_and_vllm_serves(tmp_path, installed, pa
         "import sits.telemetry.probe.plugin as p\np.version_of = lambda package: '0.77.0'\n"
     )
     file = tmp_path / "sightings.jsonl"
-    with RealVllm(tmp_path / "log", PYTHONPATH=f"{hook}:{installed}", SITS_PROBE_FILE=str(file)) as vllm:
+    with RealVllm(tmp_path / "log", PYTHONPATH=f"{hook}:{plugged}", SITS_PROBE_FILE=str(file)) as vllm:
         told = httpx.post(
             f"{vllm.url}/v1/completions", json={"model": "tiny", "prompt": "a", "max_tokens": 2}
         )
