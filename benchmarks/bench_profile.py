@@ -124,7 +124,8 @@ def by_py_spy(rounds, py_spy):
         subprocess.run(
             [*command, "--only-work", str(rounds), "--told", str(told)], check=True, capture_output=True
         )
-        profile, seen = folded.decode(out.read_text()), {}
+        rows = [row for row in out.read_text().split("\n") if row.rpartition(" ")[2].isdecimal()]
+        profile, seen = folded.decode("\n".join(rows)), {}
         for sample in profile.samples:
             for kind in KINDS:
                 if any(frame.function == kind.__name__ for frame in sample.stack):
