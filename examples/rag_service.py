@@ -1,12 +1,13 @@
 r"""A small service in front of the gateway: retrieve, rerank, answer, with a span for each, in one trace with the gateway's own time.
 
-    sitsctl up examples/emulated.yaml &
-    GATEWAY=http://127.0.0.1:8080 OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318 \\
-        uvicorn --app-dir examples rag_service:app --port 8000
+    (cat examples/emulated.yaml; echo 'admin: {listen: "127.0.0.1:8090"}') > fleet.yaml
+    sitsctl up fleet.yaml &
+    GATEWAY=http://127.0.0.1:8080 OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:8090 \
+        uvicorn --app-dir examples rag_service:app --port 8000 &
     curl -i 'http://127.0.0.1:8000/ask?q=why+is+the+sky+blue'
 
-The answer's `x-trace-id` is what `sitsctl trace` takes.  Spans go wherever OTEL_EXPORTER_OTLP_ENDPOINT says, over HTTP; without it nothing is sent, and the
-gateway's request still is part of the caller's trace.
+The answer's `x-trace-id` is what `sitsctl trace` takes.  Here spans go to the gateway's own admin port; they go wherever the variable says, over
+HTTP.  Without it nothing is sent, and the gateway's request still is part of the caller's trace.
 """
 
 # ruff: noqa: INP001, S310 - a file by itself, which opens the address it is given

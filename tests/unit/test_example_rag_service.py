@@ -1,4 +1,4 @@
-"""examples/rag_service.py as its own page starts it: its spans and the gateway's request make one trace, also when the engine is down."""
+"""examples/rag_service.py as its own page starts it: its spans, taken by the gateway's admin port, and the gateway's request make one trace, also when the engine is down."""
 
 import http.client
 import json
@@ -9,29 +9,26 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 from app_processes import GatedEngine, serving
-from otlp_receiver import otlp_receiver
 from sits.app.cli import cli
-from sits.telemetry.otlp.mapping import decoded
-from sits.telemetry.otlp.received import span_columns
-from sits.telemetry.store import DuckStore
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FLEET = """\
 name: behind
 gateway: {{listen: "127.0.0.1:0", store: "{store}"}}
+admin: {{listen: "127.0.0.1:0"}}
 engines:
   - {{kind: openai, name: e0, url: "{url}", models: [m]}}
+  - {{kind: openai, name: gone, url: "http://127.0.0.1:1", models: [lost]}}
 """
 
 
 @contextmanager
-def service(gateway, otlp):
+def service(gateway, otlp, model):
     """The example under uvicorn; asks it, and ends it so that it sends what it has."""
-    env = {**os.environ, "GATEWAY": gateway, "MODEL": "m", "OTEL_EXPORTER_OTLP_ENDPOINT": otlp}
+    env = {**os.environ, "GATEWAY": gateway, "MODEL": model, "OTEL_EXPORTER_OTLP_ENDPOINT": otlp}
     process = subprocess.Popen(
         [sys.executable, "-m", "uvicorn", "--app-dir", EXAMPLES, "rag_service:app", "--port", "0"],
         env=env,
@@ -69,22 +66,19 @@ def trace(store, trace_id):
     return json.loads(result.output)
 
 
-@pytest.mark.parametrize("up", [True, False])
-def test_its_spans_and_the_gateways_request_are_one_trace(tmp_path, up):
-    store = tmp_path / "store"
-    with GatedEngine().serving() as engine, otlp_receiver() as received:
-        url = engine.url if up else "http://127.0.0.1:1"
-        with serving(tmp_path, FLEET, url=url) as gateway:
-            with service(gateway.url, received.url) as ask:
-                status, trace_id, said = ask("blue+light")
-            gateway.stop()
-        bodies = [received.next()[1]]
-        while not received.bodies.empty():
-            bodies.append(received.next()[1])
-    with DuckStore(store) as opened:
-        for body in bodies:
-            opened.append("spans", span_columns("r", decoded(json.dumps(body).encode()).spans))
-    found = trace(store, trace_id)
+def test_its_spans_and_the_gateways_request_are_one_trace(tmp_path):
+    with GatedEngine().serving() as engine, serving(tmp_path, FLEET, url=engine.url) as gateway:
+        admin = re.search(r"board on (http://[\d.:]+)/", gateway.hear("board on"))[1]
+        answers = {}
+        for model in ("m", "lost"):
+            with service(gateway.url, admin, model) as ask:
+                answers[model] = ask("blue+light")
+        gateway.stop()
+    for model, (status, trace_id, said) in answers.items():
+        _one_trace(trace(tmp_path / "store", trace_id), status, said, up=model == "m")
+
+
+def _one_trace(found, status, said, *, up):
     spans = {span["name"]: span for span in found["spans"]}
     (request,) = found["requests"]
     assert set(spans) == {"GET /ask", "retrieve", "rerank", "answer"}
