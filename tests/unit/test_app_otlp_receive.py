@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 import duckdb
 import grpc
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
@@ -18,6 +20,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.trace import SpanKind
 
 from otlp_servers import receivers
+from sits.app.otlp import rpc_status
 from sits.app.otlp.receiving_grpc import SERVICE
 from sits.core.breakpoints import INDEX
 from sits.telemetry.otlp.protobuf import messages
@@ -162,9 +165,35 @@ def test_no_room_is_come_again_later_over_both():
         with pytest.raises(grpc.RpcError) as caught:
             call(channel, body)
         assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        ((_, details),) = [one for one in caught.value.trailing_metadata() if one[0] == rpc_status.KEY]
+        assert_asks_for_two_seconds(details)
         assert server.inbox.refused == 2
         server.stored()
         assert post(server, body, PROTOBUF)[0] == 200
+
+
+def assert_asks_for_two_seconds(details):
+    """As the package of those messages reads them."""
+    from google.rpc.error_details_pb2 import RetryInfo
+    from google.rpc.status_pb2 import Status
+
+    told, info = Status.FromString(details), RetryInfo()
+    assert told.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+    assert told.details[0].Unpack(info)
+    assert (info.retry_delay.seconds, info.retry_delay.nanos) == (2, 0)
+
+
+@given(st.binary(max_size=60))
+def test_details_that_are_none_ask_for_nothing(body):
+    assert rpc_status.retry_after_s(body) >= 0
+
+
+@given(st.integers(0, 20), st.text(max_size=300), st.integers(1, 10**13))
+@settings(max_examples=30)
+def test_details_are_read_as_they_were_written(code, message, nanos):
+    assert rpc_status.retry_after_s(rpc_status.status(code, message, nanos / 1e9)) == pytest.approx(
+        nanos / 1e9
+    )
 
 
 def test_rows_have_a_bound_as_well():

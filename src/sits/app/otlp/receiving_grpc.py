@@ -1,6 +1,6 @@
 """OTLP over gRPC, received: `TraceService/Export` on an address of its own.
 
-Rules: those of the HTTP receiver, in gRPC's words: RESOURCE_EXHAUSTED where there is no room (senders come again), INVALID_ARGUMENT for what is no
+Rules: those of the HTTP receiver, in gRPC's words: RESOURCE_EXHAUSTED with `RetryInfo` where there is no room, INVALID_ARGUMENT for what is no
 OTLP, UNAUTHENTICATED without the token.  Messages are read as bytes and parsed by us in a thread, so that garbage is answered and a large
 batch does not hold up the loop; gRPC bounds their size, decompressed.
 
@@ -12,6 +12,7 @@ Deliberately absent: TLS (a Collector or a proxy has it), and reflection.
 import asyncio
 from typing import Any
 
+from sits.app.otlp import rpc_status
 from sits.app.otlp.receiving_http import admitted
 from sits.core.errors import CallerError, CapacityError, ConfigError
 from sits.telemetry.otlp import protobuf
@@ -88,6 +89,8 @@ class GrpcReceiver:
         try:
             batch = await self._take(body)
         except CapacityError as error:
+            told = rpc_status.status(code.RESOURCE_EXHAUSTED.value[0], str(error), error.retry_after_s or 1.0)
+            context.set_trailing_metadata(((rpc_status.KEY, told),))
             await context.abort(code.RESOURCE_EXHAUSTED, str(error))
         except CallerError as error:
             await context.abort(code.INVALID_ARGUMENT, str(error))

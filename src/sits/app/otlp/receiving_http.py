@@ -19,6 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from sits.app.otlp import rpc_status
 from sits.core.errors import AuthError, CallerError, CapacityError, ConfigError, SitsError, TooLargeError
 from sits.telemetry.otlp import mapping, protobuf
 from sits.telemetry.otlp.inbox import Inbox
@@ -153,7 +154,7 @@ def _same(authorization: str, token: str) -> bool:
 
 
 def _refusal(error: SitsError, kind: str) -> Response:
-    """A `google.rpc.Status`: its message is field 2, a text."""
+    """A `google.rpc.Status`, in the encoding that was sent."""
     headers = {}
     status = error.status
     if isinstance(error, CapacityError):
@@ -164,11 +165,4 @@ def _refusal(error: SitsError, kind: str) -> Response:
     text = str(error)
     if kind != PROTOBUF:
         return Response(orjson.dumps({"code": 0, "message": text}), status, headers, JSON)
-    return Response(_status_bytes(text), status, headers, PROTOBUF)
-
-
-def _status_bytes(text: str) -> bytes:
-    """Field 2 of a message: its tag, its length as a varint, the text."""
-    told = text.encode("utf-8", "replace")[:16_000]
-    low, high = len(told) & 0x7F, len(told) >> 7
-    return b"\x12" + (bytes((low | 0x80, high)) if high else bytes((low,))) + told
+    return Response(rpc_status.status(0, text[:4096]), status, headers, PROTOBUF)

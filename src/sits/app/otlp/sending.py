@@ -16,6 +16,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Literal, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
+from sits.app.otlp import rpc_status
 from sits.app.otlp.target import Target
 from sits.core.errors import ConfigError
 from sits.core.ports import World
@@ -230,20 +231,9 @@ def _partial(response: Any) -> Answer:
 
 
 def _retry_info_s(error: Any) -> float:
-    """The delay of `google.rpc.RetryInfo` in the error's details; 0 when there is none, or nothing that reads it."""
-    try:
-        from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # noqa: PLC0415
-    except ImportError:
-        return 0.0
-    for key, value in error.trailing_metadata() or ():
-        if key != "grpc-status-details-bin":
-            continue
-        for detail in status_pb2.Status.FromString(value).details:
-            info = error_details_pb2.RetryInfo()
-            if detail.Unpack(info):
-                delay = info.retry_delay
-                return float(min(max(0.0, delay.seconds + delay.nanos / 1e9), RETRY_AFTER_MAX_S))
-    return 0.0
+    """The delay that the error's details ask for; 0 when they ask for none."""
+    details = (value for key, value in error.trailing_metadata() or () if key == rpc_status.KEY)
+    return min(max(map(rpc_status.retry_after_s, details), default=0.0), RETRY_AFTER_MAX_S)
 
 
 def _shown(answer: bytes) -> str:
