@@ -46,12 +46,12 @@ def _samples(rows: Iterable[str], name: str, period_ns: int) -> Iterable[Sample]
     for number, row in enumerate(rows, 1):
         if not row.strip():
             continue
-        stack, _, count = row.rstrip().rpartition(" ")
-        if not stack or not count.isdecimal():
+        stack, space, count = row.rstrip().rpartition(" ")
+        if not space or not count.isdecimal():
             raise ConfigError(
                 "no stack with a count", field=f"{name}, line {number}", value=row[:80], hint="outer;inner 12"
             )
-        names = stack.split(";")
+        names = (stack or "(no stack)").split(";")  # py-spy of a thread it could not read
         told = ""
         if len(names) > 1 and names[0].startswith("[") and names[0].endswith("]"):
             told = names.pop(0)[1:-1]
