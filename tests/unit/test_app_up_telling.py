@@ -1,0 +1,170 @@
+"""What the keeper tells of requests and breakers, and how the supervisor's lines reach it."""
+
+import pytest
+
+from sits.app.up.lines import WAITING_MAX, Lines, farewell
+from sits.app.up.telling import QUIET_NS, Telling
+from sits.core.breakpoints import API_RECV, SENT
+from sits.core.timeline import Timeline
+from sits.core.units import MS, SECOND
+from sits.gateway.shared import OPEN_NS, Shared, column
+from sits.telemetry.log_bounds import BURST, WINDOW_NS
+from sits.telemetry.packing import pack
+from sits.telemetry.recorder import row_of
+
+LABELS = {
+    "tenant": "acme",
+    "model": "m",
+    "adapter": "",
+    "engine": "e0",
+    "arm": "stable",
+    "outcome": "completed",
+    "status": 200,
+    "detail": "",
+    "prompt_tokens": 1,
+    "output_tokens": 1,
+    "cached_tokens": 0,
+    "preemptions": 0,
+    "prompt_hash": "",
+    "abstraction_layer": "",
+    "trace_id": "",
+    "parent_id": "",
+}
+TIMED_OUT = {"outcome": "failed", "status": 504, "detail": "engine_timeout"}
+
+
+class Clock:
+    """A world whose time is set."""
+
+    def __init__(self):
+        self.now = 10 * SECOND
+
+    def now_ns(self):
+        return self.now
+
+
+@pytest.fixture
+def told():
+    """Telling, its clock, and what it has told."""
+    said, clock = [], Clock()
+    telling = Telling(clock, lambda event, level="info", **facts: said.append((event, level, facts)))
+    return telling, clock, said
+
+
+def rows(*labels):
+    made = []
+    for i, one in enumerate(labels):
+        timeline = Timeline()
+        timeline.mark(API_RECV, 1_000 * MS)
+        timeline.mark(SENT, 1_250 * MS)
+        made.append(row_of(timeline, id=f"{i:032x}", **(LABELS | one)))
+    return [pack(made)]
+
+
+def test_what_failed_or_was_answered_with_5xx_is_told_and_nothing_else(told):
+    telling, _, said = told
+    telling.see(
+        rows(
+            {},
+            TIMED_OUT | {"trace_id": "ab" * 16, "parent_id": "cd" * 8},
+            {"outcome": "refused", "status": 429, "detail": "quota_exceeded", "engine": ""},
+            {"outcome": "refused", "status": 503, "detail": "no_healthy_engine", "engine": ""},
+            {"outcome": "cancelled", "status": 499, "detail": "client_left"},
+        )
+    )
+    assert [(event, level) for event, level, _ in said] == [
+        ("request failed: engine_timeout", "error"),
+        ("request refused: no_healthy_engine", "warning"),
+    ]
+    failed, refused = said[0][2], said[1][2]
+    assert (failed["trace_id"], failed["parent_id"], failed["request_id"]) == (
+        "ab" * 16,
+        "cd" * 8,
+        f"{1:032x}",
+    )
+    assert (failed["e2e_ms"], failed["engine"], failed["tenant"], failed["status"]) == (
+        250.0,
+        "e0",
+        "acme",
+        504,
+    )
+    assert refused["trace_id"] == f"{3:032x}", "a trace that began here has the request's id"
+    assert "engine" not in refused
+
+
+def test_a_flood_of_one_kind_is_some_lines_and_their_count(told):
+    telling, clock, said = told
+    telling.see(rows(*[TIMED_OUT] * 500, TIMED_OUT | {"engine": "e1"}))
+    assert len(said) == BURST + 1
+    clock.now += WINDOW_NS
+    telling.look(Shared(1, 1), {})
+    assert said[-1][0] == "lines suppressed"
+    assert (said[-1][2]["suppressed"], said[-1][2]["kind"]) == (500 - BURST, "failed engine_timeout e0")
+    telling.see(rows(TIMED_OUT))
+    assert said[-1][0] == "request failed: engine_timeout", "the next window has its own"
+    telling.see(rows(*[TIMED_OUT] * 20))
+    telling.close()
+    assert said[-1][2]["suppressed"] == 21 - BURST
+
+
+def test_a_breaker_is_told_once_when_it_opens_with_who_failed_and_once_when_it_closes(told):
+    telling, clock, said = told
+    shared, slots = Shared(2, 4), {"e0": 0, "e1": 1}
+    row = shared.row(1)
+    telling.see(rows(TIMED_OUT | {"detail": "engine_unreachable", "trace_id": "ab" * 16}))
+    said.clear()
+    telling.look(shared, slots)
+    assert said == []
+    row[column(0, OPEN_NS)] = clock.now + SECOND
+    for _ in range(3):  # opened again and again while nobody answers there
+        telling.look(shared, slots)
+        clock.now += SECOND
+        row[column(0, OPEN_NS)] = clock.now + SECOND
+    ((event, level, facts),) = said
+    assert (event, level, facts["engine"], facts["trace_id"]) == (
+        "breaker opened",
+        "warning",
+        "e0",
+        "ab" * 16,
+    )
+    row[column(0, OPEN_NS)] = 0  # it has answered
+    telling.look(shared, slots)
+    assert (said[-1][0], said[-1][2]["engine"], len(said)) == ("breaker closed", "e0", 2)
+    row[column(0, OPEN_NS)] = clock.now + SECOND
+    telling.look(shared, slots)
+    clock.now += SECOND + QUIET_NS
+    telling.look(shared, slots)
+    assert [one[0] for one in said[2:]] == ["breaker opened", "breaker closed"]
+
+
+def test_an_engine_that_a_reload_took_away_is_told_no_more(told):
+    telling, clock, said = told
+    shared = Shared(1, 4)
+    shared.row(0)[column(0, OPEN_NS)] = clock.now + SECOND
+    telling.look(shared, {"e0": 0})
+    telling.look(shared, {})
+    telling.look(shared, {"e0": 0})
+    assert [one[0] for one in said] == ["breaker opened", "breaker opened"]
+
+
+def test_lines_wait_for_a_keeper_that_is_away_and_go_in_order():
+    class Keeper:
+        pid = 0
+
+    sent, keeper = [], Keeper()
+    lines = Lines(keeper, lambda child, kind, row: sent.append((child, kind, row)))
+    for i in range(WAITING_MAX + 5):
+        lines((i,))
+    assert sent == []
+    keeper.pid = 7
+    lines(("works again",))
+    assert [row for _, _, row in sent] == [*((i,) for i in range(6, WAITING_MAX + 5)), ("works again",)]
+    assert {(child, kind) for child, kind, _ in sent} == {(keeper, "log")}
+
+
+def test_the_last_words():
+    assert (
+        farewell((3, 1, "disk full"), "s")
+        == "drained; 3 answered, 1 records dropped, store in s (the store: disk full)"
+    )
+    assert "without a word" in farewell(None, "s")
