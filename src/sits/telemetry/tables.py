@@ -12,6 +12,7 @@ for numbers; on disk it is Parquet with the SQL types below.
 
 `minutes` and `outcomes_minutes` have the figures of every minute (`telemetry.sketches`): readers add up rows of equal keys.
 `profiles` has one row a process and window, its samples as gzipped pprof (`telemetry.profile`).
+`logs` has one row a log line, whole in `line`, with what lines are looked for by (`telemetry.logs`).
 
 Rules: monotonic times only (`wall_ns` is for display and for `--since`; what other processes saw is in their wall clock); units last in a name; columns are only ever
 added, at the end, because old Parquet files stay readable.  Deliberately absent: anything that can be computed from
