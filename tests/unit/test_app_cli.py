@@ -102,7 +102,7 @@ def test_every_command_explains_itself(run, command):
         (("investigat",), "did you mean 'investigate'?"),
         (
             ("xyzzy",),
-            "commands: reproduce, up, reload, why, investigate, check, explain, trace, logs, top, replay, signals, gpu, plan, seedcheck, calibrate, predict, keys, access, adapters, quota, shift, profile, alerts, import, version",
+            "commands: reproduce, up, reload, why, investigate, check, explain, trace, logs, top, replay, signals, gpu, store, otel, plan, seedcheck, calibrate, predict, keys, access, adapters, quota, shift, profile, alerts, import, version",
         ),
         (("reproduce", "--seeed", "3"), "--seed"),
         (("reproduce", "--seed", "-1"), "-1"),
