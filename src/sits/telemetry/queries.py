@@ -18,6 +18,7 @@ from collections.abc import Mapping
 
 from sits.core.breakpoints import FIRST_TOKEN, LAST_TOKEN
 from sits.core.errors import BugError
+from sits.telemetry.board_queries import BOARD_QUERIES
 from sits.telemetry.dialects import PARAMETER, Dialect, DuckDialect
 from sits.telemetry.profile_queries import PROFILE_QUERIES
 from sits.telemetry.stage_queries import (
@@ -108,6 +109,7 @@ QUERIES: Mapping[str, str] = {
     **FLEET,
     **TRACE_QUERIES,
     **PROFILE_QUERIES,
+    **BOARD_QUERIES,
     "steps_window": f"""
 SELECT * FROM steps WHERE {_SAMPLE_BOUNDS}
     AND ($engine IS NULL OR engine = $engine)

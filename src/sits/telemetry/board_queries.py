@@ -1,0 +1,58 @@
+"""The named queries of boards: a window cut into steps, all at once, and what few rows a page shows of single requests.
+
+`board_minutes` gives, for each step and stage, the histograms of its minutes (`telemetry.histograms`), to be summed by the reader.
+`board_rows` gives the points of the newest requests, at most `limit`: what minutes do not have yet, and what they do not tell apart (tenants).
+
+Deliberately absent: running them, and figures (`app.board`).
+"""
+
+# ruff: noqa: S608 - the pieces put together are constants of this file
+
+from collections.abc import Mapping
+
+from sits.core.breakpoints import NAMES
+from sits.telemetry.dialects import DuckDialect
+from sits.telemetry.stage_queries import BOUNDS, E2E, TTFT, slow_stages
+
+_MINUTES = """
+    minute_wall_ns >= $since_wall_ns AND minute_wall_ns < $until_wall_ns
+    AND ($model IS NULL OR model = $model) AND ($engine IS NULL OR engine = $engine)"""
+_STEP = "((minute_wall_ns - $since_wall_ns) // $step_ns)::INTEGER AS step"
+_ROWS = f"{BOUNDS}\n    AND ($tenant IS NULL OR tenant = $tenant)"
+_LISTED = "id, trace_id, tenant, model, engine, outcome, status, detail, wall_ns, api_recv, first_token, last_token, sent, exactness, prompt_tokens, output_tokens"
+
+BOARD_QUERIES: Mapping[str, str] = {
+    "board_minutes": f"""
+SELECT {_STEP}, stage, sum(n)::BIGINT AS n, sum(sum_ns) AS sum_ns, list(histogram) AS histograms
+FROM minutes WHERE {_MINUTES} AND ($stage IS NULL OR stage = $stage) GROUP BY step, stage ORDER BY step, stage""",
+    "board_outcomes": f"""
+SELECT {_STEP}, outcome, status, sum(n)::BIGINT AS n, sum(output_tokens)::BIGINT AS output_tokens
+FROM outcomes_minutes WHERE {_MINUTES} GROUP BY step, outcome, status ORDER BY step, outcome, status""",
+    "board_newest_minute": """
+SELECT max(minute_wall_ns) AS minute_wall_ns FROM outcomes_minutes WHERE minute_wall_ns >= $since_wall_ns""",
+    "board_rows": f"""
+SELECT wall_ns, outcome, status, detail, output_tokens, weight, {", ".join(NAMES)}, exactness
+FROM requests WHERE {_ROWS} ORDER BY wall_ns DESC LIMIT $limit""",
+    "board_names": """
+SELECT 'tenant' AS kind, tenant AS name, count(*) AS n FROM requests WHERE wall_ns >= $since_wall_ns GROUP BY tenant
+ORDER BY n DESC, name LIMIT 200""",
+    "board_newest": """
+SELECT max(wall_ns) AS wall_ns FROM requests
+WHERE ($since_wall_ns IS NULL OR wall_ns >= $since_wall_ns) AND ($until_wall_ns IS NULL OR wall_ns < $until_wall_ns)""",
+    "board_slowest": f"""
+SELECT {_LISTED} FROM requests WHERE {_ROWS} AND outcome = 'completed'
+ORDER BY CASE WHEN $metric = 'ttft' THEN first_token ELSE sent END - api_recv DESC, wall_ns, id LIMIT $limit""",
+    "board_failed": f"""
+SELECT {_LISTED} FROM requests WHERE {_ROWS} AND outcome <> 'completed' ORDER BY wall_ns DESC, id LIMIT $limit""",
+    "board_tail_ttft": slow_stages(DuckDialect(), TTFT).replace(BOUNDS, _ROWS),
+    "board_tail_e2e": slow_stages(DuckDialect(), E2E).replace(BOUNDS, _ROWS),
+    "board_request": f"""
+SELECT * FROM requests WHERE {BOUNDS} AND (id = $id OR trace_id = $id) ORDER BY wall_ns DESC, id LIMIT 20""",
+    "board_ids": """
+SELECT id, wall_ns FROM requests WHERE starts_with(id, $prefix) OR starts_with(trace_id, $prefix) ORDER BY wall_ns DESC, id LIMIT 20""",
+    "board_signals": """
+SELECT source, name, max_by(value, t_ns) AS value, max(t_ns) AS t_ns FROM signals
+WHERE t_ns >= $start_ns AND list_contains(string_split($names, ','), name) GROUP BY source, name""",
+    "board_matrix_requests": f"""
+SELECT * FROM requests WHERE {_ROWS} AND outcome = 'completed'""",
+}
