@@ -88,6 +88,7 @@ def test_every_command_explains_itself(run, command):
         "import": "litellm",
         "alerts": "rules",
         "logs": "timeouts",
+        "otel": "collector",
     }
     if command in inner:  # a group: its commands have it
         assert "--json" in run(command, inner[command], "--help")[1]

@@ -1,5 +1,6 @@
 """The Collector's configuration: every key is one that its component takes, every name leads somewhere."""
 
+import json
 import re
 from pathlib import Path
 
@@ -122,6 +123,8 @@ def test_the_command_writes_it_and_says_that_it_was_not_run(tmp_path):
     assert shown.exception is None
     assert "could not be run" in shown.stdout
     assert "OTLP_TOKEN" in shown.stdout
+    as_json = CliRunner().invoke(otel, ["collector", str(file), "--json"], standalone_mode=False)
+    assert yaml.safe_load(shown.stdout) == json.loads(as_json.stdout)
     CliRunner().invoke(
         otel, ["collector", str(file), "--out", str(tmp_path / "c.yaml")], standalone_mode=False
     )

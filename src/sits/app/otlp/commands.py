@@ -3,6 +3,7 @@
 Exit codes: 0 done; 2 the fleet cannot be read.
 """
 
+import json
 from pathlib import Path
 
 import click
@@ -33,14 +34,18 @@ def otel() -> None:
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write it to a file, not to stdout."
 )
-def collector(fleet: Path, clickhouse: str, jaeger: str, sample: float, out: Path | None) -> int:
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON, which a Collector reads as well.")
+def collector(
+    fleet: Path, clickhouse: str, jaeger: str, sample: float, out: Path | None, as_json: bool
+) -> int:
     """Print a configuration of the OpenTelemetry Collector for FLEET."""
     from sits.app.otlp.collector import collector as made  # noqa: PLC0415
     from sits.app.otlp.collector import written  # noqa: PLC0415
     from sits.core.config import load_fleet  # noqa: PLC0415
 
     tree = load_fleet(fleet.read_text(encoding="utf-8"), str(fleet))
-    text = written(tree, made(tree, clickhouse=clickhouse, jaeger=jaeger, sample_percent=sample))
+    told = made(tree, clickhouse=clickhouse, jaeger=jaeger, sample_percent=sample)
+    text = json.dumps(told, indent=2) + "\n" if as_json else written(tree, told)
     if out is None:
         click.echo(text, nl=False)
     else:
