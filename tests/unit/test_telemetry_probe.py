@@ -90,6 +90,21 @@ def test_the_trace_of_the_caller_reaches_all_three_and_without_one_they_agree(tm
     assert second[0]["traceId"] != TRACE
 
 
+def test_the_arrival_is_right_when_the_process_loses_the_processor_between_two_clocks(tmp_path):
+    before = """
+plugin.load()
+looks = []
+def interrupted():
+    looks.append(1)
+    if len(looks) == 1:
+        time.sleep(0.05)
+    return time.time_ns()
+plugin.running().seeing.wall_ns = interrupted
+"""
+    ran = Ran(tmp_path, before=before, more="asked = time.time_ns()", after="print(asked)")
+    assert ran.points("cmpl-r1-0-0123abcd")[0]["engine_recv"] > int(ran.out) - 10_000_000
+
+
 def test_kv_from_elsewhere_is_ready_when_it_came(tmp_path):
     more = """
 import vllm.v1.request as r

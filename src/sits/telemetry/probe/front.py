@@ -18,8 +18,10 @@ from contextvars import ContextVar
 from typing import Any
 
 from sits.core.breakpoints import ENGINE_RECV, TOKENIZED
-from sits.telemetry.probe.seeing import Seeing, Whose, whose
+from sits.telemetry.probe.seeing import Seeing, Whose, offset, whose
 
+LOOKS = 3
+"""Whoever is taken off the processor between two clocks would tell milliseconds too much: the closest of three counts."""
 REMEMBERED = 4096
 """Requests in flight whose trace the statistics of their end can still be told to."""
 
@@ -62,14 +64,14 @@ class Front:
 
     def _assigned(self, request: Any) -> None:
         seeing = self._seeing
-        now_ns = seeing.now_ns()
         tokenized_ns, headers = self._handed.get()
         if request.trace_headers is None and headers and "traceparent" in headers:
             request.trace_headers = dict(headers)
         whose_ = whose(request.request_id, request.trace_headers)
-        age_ns = max(0, seeing.wall_ns() - int(request.arrival_time * 1e9))
-        tokenized_ns = tokenized_ns or now_ns
-        at = {ENGINE_RECV: min(now_ns - age_ns, tokenized_ns), TOKENIZED: tokenized_ns}
+        # vLLM's stamp is of the wall clock, which may have been set since the start: its offset is looked at anew.
+        arrived_ns = int(request.arrival_time * 1e9) - offset(seeing.now_ns, seeing.wall_ns, LOOKS)
+        tokenized_ns = tokenized_ns or seeing.now_ns()
+        at = {ENGINE_RECV: min(arrived_ns, tokenized_ns), TOKENIZED: tokenized_ns}
         seeing.tell("vllm.front", request.request_id, whose_, at, {})
         external = getattr(request, "external_req_id", None)
         if external:
