@@ -188,10 +188,11 @@ def test_an_engine_that_is_down_answers_502_and_is_told_once(tmp_path):
             up.tell(signal.SIGTERM)
             assert up.end() == 0
         dead.shutdown(socket.SHUT_RDWR)
-    told = [line for line in up.said if "gone" in line]
-    assert len(told) == 1
-    assert "no metrics" in told[0]
-    assert "counts as unknown" in told[0]
+    told = sorted(line for line in up.said if "gone" in line)
+    assert len(told) == 2, "the request, with its trace, and the metrics page"
+    assert told[0].startswith("error: request failed: engine_")
+    assert "no metrics" in told[1]
+    assert "counts as unknown" in told[1]
 
 
 def test_the_simulator_is_loaded_before_anybody_waits_for_it():
