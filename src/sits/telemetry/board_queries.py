@@ -29,7 +29,8 @@ FROM minutes WHERE {_MINUTES} AND ($stage IS NULL OR stage = $stage) GROUP BY st
 SELECT {_STEP}, outcome, status, sum(n)::BIGINT AS n, sum(output_tokens)::BIGINT AS output_tokens
 FROM outcomes_minutes WHERE {_MINUTES} GROUP BY step, outcome, status ORDER BY step, outcome, status""",
     "board_newest_minute": """
-SELECT max(minute_wall_ns) AS minute_wall_ns FROM outcomes_minutes WHERE minute_wall_ns >= $since_wall_ns""",
+SELECT max(minute_wall_ns) AS minute_wall_ns FROM outcomes_minutes WHERE minute_wall_ns >= $since_wall_ns
+HAVING count(*) > 0""",
     "board_rows": f"""
 SELECT wall_ns, outcome, status, detail, output_tokens, weight, {", ".join(NAMES)}, exactness
 FROM requests WHERE {_ROWS} ORDER BY wall_ns DESC LIMIT $limit""",
@@ -38,7 +39,7 @@ SELECT 'tenant' AS kind, tenant AS name, count(*) AS n FROM requests WHERE wall_
 ORDER BY n DESC, name LIMIT 200""",
     "board_newest": """
 SELECT max(wall_ns) AS wall_ns FROM requests
-WHERE ($since_wall_ns IS NULL OR wall_ns >= $since_wall_ns) AND ($until_wall_ns IS NULL OR wall_ns < $until_wall_ns)""",
+WHERE ($since_wall_ns IS NULL OR wall_ns >= $since_wall_ns) AND ($until_wall_ns IS NULL OR wall_ns < $until_wall_ns) HAVING count(*) > 0""",
     "board_slowest": f"""
 SELECT {_LISTED} FROM requests WHERE {_ROWS} AND outcome = 'completed'
 ORDER BY CASE WHEN $metric = 'ttft' THEN first_token ELSE sent END - api_recv DESC, wall_ns, id LIMIT $limit""",

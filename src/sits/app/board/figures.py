@@ -157,17 +157,16 @@ def _count_rows(counts: Counts, rows: Columns, step: np.ndarray) -> None:
 
 def _closed_ns(store: DuckStore, since_ns: int) -> int:
     """The end of the newest minute the store has figures of; 0 if it has none since then."""
-    [told] = store.scan("board_newest_minute", since_wall_ns=since_ns)
-    newest = told["minute_wall_ns"]
-    return 0 if newest is None else int(newest) + MINUTE_NS
+    told = store.scan("board_newest_minute", since_wall_ns=since_ns)
+    return int(told[0]["minute_wall_ns"]) + MINUTE_NS if told else 0
 
 
 def _newest_ms(store: DuckStore, until_ns: int) -> int:
     """When the newest request before a moment came, ms, rounded up; 0 if there is none.  Most often it came a moment before."""
     for since_ns in (until_ns - SAMPLE_NS, None):
-        [told] = store.scan("board_newest", since_wall_ns=since_ns, until_wall_ns=until_ns)
-        if told["wall_ns"] is not None:
-            return -(-int(told["wall_ns"]) // MS)
+        told = store.scan("board_newest", since_wall_ns=since_ns, until_wall_ns=until_ns)
+        if told:
+            return -(-int(told[0]["wall_ns"]) // MS)
     return 0
 
 
