@@ -29,6 +29,8 @@ ROWS_MAX = 300_000
 SAMPLE_ROWS, SAMPLE_NS = 3_000, 15 * MINUTE_NS
 """Rows that tell how times came to be, and how old they may be when the newest comes."""
 
+WEEK_NS = 7 * 24 * 60 * MINUTE_NS
+
 Z = 2.576
 """Standard normal deviate of a two-sided 99 % interval."""
 
@@ -162,11 +164,16 @@ def _closed_ns(store: DuckStore, since_ns: int) -> int:
 
 
 def _newest_ms(store: DuckStore, until_ns: int) -> int:
-    """When the newest request before a moment came, ms, rounded up; 0 if there is none.  Most often it came a moment before."""
+    """When the newest request before a moment came, ms, rounded up; 0 if there is none.
+
+    Most often it came a moment before; then figures per minute tell the minute; only then all rows are asked.
+    """
     for since_ns in (until_ns - SAMPLE_NS, None):
         told = store.scan("board_newest", since_wall_ns=since_ns, until_wall_ns=until_ns)
         if told:
             return -(-int(told[0]["wall_ns"]) // MS)
+        if 0 < (closed_ns := _closed_ns(store, until_ns - WEEK_NS)) <= until_ns:
+            return closed_ns // MS
     return 0
 
 
