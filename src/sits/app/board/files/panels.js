@@ -25,7 +25,7 @@ export function headline(told) {
   } else {
     const off = slo.p99_ms / objective.p99_ms;
     text = slo.state === 'met' ? `${metric} P99 is ${say.time(slo.p99_ms)}, within the objective of ${goal}`
-      : slo.state === 'missed' ? `${metric} P99 is ${say.time(slo.p99_ms)}, ${off < 1.995 ? `${say.about(off - 1)} over` : `${off < 9.95 ? off.toFixed(1) : say.count(off)} times`} the objective of ${goal}`
+      : slo.state === 'missed' ? `${metric} P99 is ${say.time(slo.p99_ms)}, ${off < 1.995 ? `${say.about(off - 1)} over` : `${off < 9.95 ? off.toFixed(1).replace('.0', '') : say.count(off)} times`} the objective of ${goal}`
       : `${metric} P99 is about ${say.time(slo.p99_ms)}; whether ${goal} holds is not proven yet`;
     more = `${say.count(slo.n)} timed requests; the P99 lies between ${say.time(slo.low_ms)} and ${say.time(slo.high_ms)} (99 % sure). ${say.percent(slo.slow_share)} were slower than the objective; 1 % may be.`;
   }
@@ -38,16 +38,18 @@ export function figures(told) {
   const {slo, objective, requests, window: win} = told, s = Math.max(1, (Math.min(told.now_ms, win.until_ms) - win.since_ms) / 1000);
   const one = (name, [value, unit], sub, kind, id) => make('div', {class: kind}, make('dt', {}, name),
     make('dd', {}, make('span', {id}, value), unit ? make('small', {}, unit) : null), make('span', {class: 'sub', id: id && `${id}-sub`}, sub || '\u00a0'));
-  const before = $('inflight') && $('inflight').textContent, below = $('inflight-sub') && $('inflight-sub').textContent;
   put('figures',
     one(`P99 of ${objective.metric === 'ttft' ? 'TTFT' : 'the whole'}`, say.split(slo.p99_ms), slo.n ? `${say.time(slo.low_ms)} ${say.DASH} ${say.time(slo.high_ms)}` : 'nothing timed', slo.state),
     one('P50', say.split(slo.p50_ms), slo.n ? `of ${say.count(slo.n)} timed` : ''),
     one('Requests', [say.rate(requests.total / s), '/s'], `${say.count(requests.total)} in the window`),
     one('Went wrong', requests.total ? [say.percent(requests.total_bad / requests.total), ''] : [say.DASH, ''], `${say.plural(requests.total_bad, 'request')}`, requests.total_bad / requests.total > 0.01 ? 'missed' : ''),
     one('Output', [say.rate(requests.total_tokens / s), 'tok/s'], `${say.count(requests.total_tokens)} tokens`),
-    one('In flight now', [before || say.DASH, ''], below || '', '', 'inflight'));
+    one('In flight now', [say.DASH, ''], '', '', 'inflight'));
+  if (felt) pulse(felt);
 }
+let felt = null;
 export function pulse(told) {
+  felt = told;
   if (!$('inflight')) return;
   $('inflight').textContent = say.count(told.requests);
   $('inflight-sub').textContent = `${say.count(told.tokens)} tokens`;
