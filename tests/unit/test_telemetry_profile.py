@@ -115,6 +115,45 @@ with trace.get_tracer("t").start_as_current_span("rerank") as span:
     assert {sample.labels for sample in mine.samples} == {Labels("app", "rerank", ran.stdout.strip())}
 
 
+def test_spans_of_ours_label_samples_and_the_inner_one_counts_whosever_it_is(tmp_path):
+    pytest.importorskip("opentelemetry.sdk")
+    (tmp_path / "ours.py").write_text(
+        """
+import asyncio, time
+import sits
+
+def spin():
+    until = time.thread_time() + 0.12
+    while time.thread_time() < until:
+        sum(range(1000))
+
+@sits.span("rank")
+async def rank():
+    spin()
+    with sits.span("score"):
+        spin()
+
+asyncio.run(rank())
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+trace.set_tracer_provider(TracerProvider())
+with sits.span("outer") as outer:
+    with trace.get_tracer("t").start_as_current_span("theirs"):
+        spin()
+        with sits.span("innermost"):
+            spin()
+print(outer.context.trace_id)
+"""
+    )
+    profile, told, ran = sampled(tmp_path, "ours.py")
+    assert told["failures"] == 0, ran.stderr
+    for op in ("rank", "score", "theirs", "innermost"):
+        assert profile.of(op=op).ns >= 0.06e9, op
+        assert {sample.labels.layer for sample in profile.of(op=op).samples} == {"app"}
+    for op in ("theirs", "innermost"):
+        assert {sample.labels.trace for sample in profile.of(op=op).samples} == {ran.stdout.strip()}
+
+
 # -- formats -----------------------------------------------------------------------------------------------------
 
 

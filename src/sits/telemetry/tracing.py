@@ -70,6 +70,10 @@ class Context(NamedTuple):
         return f"00-{self.trace_id}-{self.span_id}-{'01' if self.sampled else '00'}"
 
 
+class _Begun(Context):
+    name: str  # of the span, for whoever samples what the process does
+
+
 _CURRENT: ContextVar[Context | None] = ContextVar("sits_span", default=None)
 
 
@@ -88,6 +92,18 @@ def current() -> Context | None:
         except Exception as error:  # noqa: BLE001  # somebody else's version of a library is not our caller's trouble
             _tell_once("opentelemetry", error)
     return mine
+
+
+def labels() -> tuple[str, str]:
+    """Trace of where the code that asks is, and the name of its innermost span; empty where there is none.  It may interrupt anything."""
+    mine = _CURRENT.get()
+    otel = sys.modules.get("opentelemetry.trace")
+    if hasattr(otel, "get_current_span"):  # there, and all of it
+        theirs = otel.get_current_span()  # type: ignore[union-attr]
+        found = theirs.get_span_context()
+        if found.is_valid and (mine is None or f"{found.span_id:016x}" != mine.span_id):
+            return f"{found.trace_id:032x}", str(getattr(theirs, "name", ""))
+    return ("", "") if mine is None else (mine.trace_id, str(getattr(mine, "name", "")))
 
 
 def extract(headers: Mapping[str, str]) -> Context | None:
@@ -163,10 +179,9 @@ class span:  # noqa: N801  # it is used as a verb: `with sits.span("retrieve"):`
         )
         mine = f"{_WORLD.nonce() or 1:016x}"
         self.context = (
-            Context(trace_id, mine)
-            if parent is None
-            else Context(trace_id, mine, parent.sampled, parent.state)
+            _Begun(trace_id, mine) if parent is None else _Begun(trace_id, mine, parent.sampled, parent.state)
         )
+        self.context.name = self.name
         self._token = _CURRENT.set(self.context)
         self._theirs = _attached(self.context)
         self._start_wall_ns, self._start_ns = _WORLD.wall_ns(), _WORLD.now_ns()

@@ -79,7 +79,8 @@ def profile() -> None:
 def run(program: tuple[str, ...], hz: int, outs: tuple[Path, ...]) -> int:
     """Run a Python PROGRAM and sample it: `-- python script.py ...`, `-- script.py ...` or `-- -m module ...`.
 
-    Exits as the program does.  Programs it starts are not sampled.  Spans of OpenTelemetry name operations and traces.
+    Exits as the program does.  Programs it starts are not sampled.  Spans of `sits.span` and of OpenTelemetry name
+    operations and traces.
     """  # fmt: skip
     from sits.app.profiles.source import check_format, write_profile  # noqa: PLC0415
     from sits.telemetry.profile import child  # noqa: PLC0415

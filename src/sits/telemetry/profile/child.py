@@ -4,7 +4,7 @@
 
 Rules: needs nothing but Python 3.11 and the two files beside it, so that any interpreter of any environment can run it; the program
 sees its own `sys.argv`, its own directory first in `sys.path`, its own `__main__`, and none of our names.  Where the program uses
-OpenTelemetry, samples carry the trace and the name of the span they interrupt.
+`sits.span` or OpenTelemetry, samples carry the trace and the name of the span they interrupt.
 
 Deliberately absent: programs the program starts.
 """
@@ -48,6 +48,10 @@ def main(result: str, hz: str, *program: str) -> None:
 
 def _span() -> tuple[str, str]:
     """Trace and name of the span that is current in what was interrupted."""
+    ours: Any = sys.modules.get("sits.telemetry.tracing")
+    if hasattr(ours, "labels"):  # it knows spans of both kinds, and which is the inner one
+        found: tuple[str, str] = ours.labels()
+        return found
     trace: Any = sys.modules.get("opentelemetry.trace")
     if trace is None or not hasattr(trace, "get_current_span"):  # not there, or not yet all of it
         return "", ""
