@@ -97,10 +97,9 @@ def current() -> Context | None:
 def labels() -> tuple[str, str]:
     """Trace of where the code that asks is, and the name of its innermost span; empty where there is none.  It may interrupt anything."""
     mine = _CURRENT.get()
-    otel = sys.modules.get("opentelemetry.trace")
-    if hasattr(otel, "get_current_span"):  # there, and all of it
-        theirs = otel.get_current_span()  # type: ignore[union-attr]
-        found = theirs.get_span_context()
+    get = getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None)
+    if get is not None:  # the module is there, and all of it
+        found = (theirs := get()).get_span_context()
         if found.is_valid and (mine is None or f"{found.span_id:016x}" != mine.span_id):
             return f"{found.trace_id:032x}", str(getattr(theirs, "name", ""))
     return ("", "") if mine is None else (mine.trace_id, str(getattr(mine, "name", "")))
