@@ -9,8 +9,7 @@ Rules:
   on all the same.  A trace that its caller does not sample is passed on and not sent.
 - Nothing here raises into the code it times: what goes wrong with a span is told once to the log `sits`, and costs that span.
 - An exception that leaves a span makes it an error, with type, message and stack; being cancelled is noted and is none.
-- Where opentelemetry is loaded, its current span is the parent of ours, and ours of those it begins: both make one tree.
-- Durations are monotonic; a span begins by the wall clock.
+- Where opentelemetry is loaded, its current span is the parent of ours, and ours of those it begins: both make one tree.  Durations are monotonic; a span begins by the wall clock.
 
 One process has one exporter: the only state of this module, made by the first span that ends or by `configure`.
 
