@@ -67,11 +67,11 @@ class Told(uvicorn.Server):
 
 
 @contextmanager
-def serving(house, port=0):
-    """The URL of the board, served until the end."""
-    room, started = BoardRoom(house), threading.Event()
+def listening(routes, port=0, closes=None):
+    """The origin at which some routes are served until the end; `closes` is awaited then."""
+    started = threading.Event()
     config = uvicorn.Config(
-        with_headers(Starlette(routes=list(room.routes()))),
+        with_headers(Starlette(routes=list(routes))),
         log_level="warning",
         lifespan="off",
         timeout_graceful_shutdown=1,
@@ -81,14 +81,25 @@ def serving(house, port=0):
 
     async def main():
         await server.serve([ear])
-        await room.close()
+        if closes is not None:
+            await closes()
 
     thread = threading.Thread(target=asyncio.run, args=(main(),))
     thread.start()
     started.wait()
     try:
-        yield f"http://127.0.0.1:{ear.getsockname()[1]}/board/", room
+        yield f"http://127.0.0.1:{ear.getsockname()[1]}"
     finally:
-        room._streams.end()
         server.should_exit = True
         thread.join()
+
+
+@contextmanager
+def serving(house, port=0):
+    """The URL of the board and its room, served until the end."""
+    room = BoardRoom(house)
+    with listening(room.routes(), port, room.close) as origin:
+        try:
+            yield f"{origin}/board/", room
+        finally:
+            room._streams.end()

@@ -50,6 +50,11 @@ class Page:
         """Wait for a condition of the page; its value."""
         return self.run(UNTIL % condition)
 
+    def reached(self, condition):
+        """Wait for a condition of a page that is only coming: what is asked of the one that goes gets no answer."""
+        while not self.run(f"(() => {{ try {{ return {condition} }} catch (e) {{ return false }} }})()"):
+            continue
+
     def open(self, url):
         """Go there."""
         self.tell("Page.navigate", url=url)

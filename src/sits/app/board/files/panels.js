@@ -109,7 +109,7 @@ export function tail(told) {
     make('tbody', {}, shown.map(one => make('tr', {class: one.layer}, cell('name', swatch(one.layer), say.stage(one.stage)),
       make('td', {class: 'draw'}, make('span', {class: 'pairs'}, fill(one.slow_ms / most, ''), fill(one.rest_ms / most, 'rest'))),
       cell('num', say.time(one.slow_ms)), cell('num soft', say.time(one.rest_ms)), cell('num', make('b', {}, `${one.more >= 0 ? '+' : '−'}${say.time(Math.abs(one.more))}`)))))),
-    rows.length > shown.length ? make('p', {class: 'sub'}, `${rows.length - shown.length} more stages add ${say.time(total - shown.reduce((sum, one) => sum + one.more, 0))} together.`) : null);
+    rows.length > shown.length ? make('p', {class: 'sub'}, `${rows.length - shown.length} more stages add ${say.time(total - shown.reduce((sum, one) => sum + one.more, 0)).replace('-', '−')} together.`) : null);
 }
 const SOFT = {framework: 'frame\u00adwork', infrastructure: 'infra\u00adstructure', unattributed: 'un\u00adattributed'};
 export function matrix(told) {
