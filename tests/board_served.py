@@ -98,6 +98,7 @@ def listening(routes, port=0, closes=None):
 def serving(house, port=0):
     """The URL of the board and its room, served until the end."""
     room = BoardRoom(house)
+    asyncio.run(room.start())
     with listening(room.routes(), port, room.close) as origin:
         try:
             yield f"{origin}/board/", room

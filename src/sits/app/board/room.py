@@ -86,6 +86,10 @@ class BoardRoom(Room):
             Route("/board/shift.json", self._shift_state),
         ]
 
+    async def start(self) -> None:
+        """Open the store meanwhile (half a second of libraries), so that whoever looks first need not wait for it."""
+        self._desks[False].warm(self.house)
+
     def adopt(self, new: Generation) -> None:
         """Other objectives, other engines: nothing that was found holds."""
         self._answers.clear()
@@ -205,17 +209,15 @@ class BoardRoom(Room):
                 )
             )
         self._feeds = {key: feed for key, feed in self._feeds.items() if not feed.idle}
-        feeds = [
-            self._feed(("pulse",), lambda: _soon(fleetmap.pulse(self.house)), PULSE_S),
-            self._feed(("fleet",), lambda: self._made("fleet", Look()), FLEET_S),
-        ]
-        if look.live:
+        feeds = [self._feed(("pulse",), lambda: _soon(fleetmap.pulse(self.house)), PULSE_S)]
+        if look.live:  # first what is drawn first
             feeds.append(
                 self._feed(("overview", look), lambda: self._made("overview", look), FRESH_S[look.name])
             )
             feeds.append(
                 self._feed(("burn", look.only), lambda: self._made("burn", Look(only=look.only)), BURN_S)
             )
+        feeds.append(self._feed(("fleet",), lambda: self._made("fleet", Look()), FLEET_S))
         return Streaming(self._streams, feeds)
 
     def _feed(self, key: tuple[Any, ...], make: Callable[[], Any], period_s: float) -> Feed:
@@ -233,11 +235,20 @@ class Desk:
         """What `make` makes of the store, as JSON."""
 
         def work() -> bytes:
-            if self._store is None:
-                self._store = DuckStore(house.store, world=house.world, threads=THREADS)
-            return msgspec.json.encode(make(self._store))
+            return msgspec.json.encode(make(self._opened(house)))
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def warm(self, house: House) -> None:
+        """Open the store and ask it something, in the thread; what goes wrong is told to who asks next."""
+        self._thread.submit(
+            lambda: self._opened(house).scan("board_newest_minute", since_wall_ns=house.world.wall_ns())
+        )
+
+    def _opened(self, house: House) -> DuckStore:
+        if self._store is None:
+            self._store = DuckStore(house.store, world=house.world, threads=THREADS)
+        return self._store
 
     def close(self) -> None:
         """Ask no more."""
