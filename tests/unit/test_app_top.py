@@ -3,17 +3,20 @@
 import asyncio
 import json
 import subprocess
+import threading
 
 import pytest
 from textual.widgets import DataTable, Input, Static
 
 from app_processes import GatedEngine, serving, sitsctl
-from sits.app.top.frame import Past, Span, Told
+from sits.app.top.frame import Past, Span
 from sits.app.top.screen import Detail, Top
+from sits.app.top.source import Source
 from sits.app.top.text import page, spark
 from sits.core.units import SECOND
 from sits.telemetry.prometheus_text import parse
 
+TOLD = 'sits_engine_kv_usage{engine="b"} 0.5\nsits_engine_requests_waiting{engine="b"} 7'
 HELLO = [{"role": "user", "content": "hello"}]
 
 
@@ -39,7 +42,7 @@ def metrics(n, *, late=0, failed=0, slow=0, engines=("a", "b"), healthy=1, more=
     return parse("\n".join(lines) + "\n")
 
 
-def after(*pages, window_s=60, told=None):
+def after(*pages, window_s=60):
     past, now_ns = Past("http://g", window_s * SECOND), 0
     for one in pages:
         now_ns += 10 * SECOND
@@ -47,7 +50,7 @@ def after(*pages, window_s=60, told=None):
             past.lose(now_ns, "no answer")
         else:
             past.add(now_ns, one)
-    return past.frame(now_ns, told)
+    return past.frame(now_ns)
 
 
 def test_rates_percentiles_and_the_objective_are_over_the_window():
@@ -99,7 +102,7 @@ def test_what_is_not_known_is_a_dash_and_not_zero():
     assert "nothing to judge" in text
     row = next(line for line in text.splitlines() if line.startswith("a "))
     assert row.split() == ["a", "up", "3", "0", "0.0", "0", "-", "-", "-", "-", "-", "-", "-"]
-    frame = after(metrics(0), metrics(1), told={"a": Told(0.5, 7.0)})
+    frame = after(metrics(0), metrics(1, more=TOLD))
     assert page(frame).count("50%") == 1
 
 
@@ -115,6 +118,45 @@ def test_parts_that_not_every_gateway_has_are_told_where_they_are():
     frame = after(metrics(0, more=cached(0, 0)), metrics(10, more=cached(3, 1)))
     assert frame.other == {"cache": "75% of 4 hit, 7 kept", "quotas": "4 reserved, LEDGER DOWN"}
     assert after(metrics(0), metrics(10)).other == {}
+
+
+def test_a_page_of_garbage_is_told_and_the_board_stays(monkeypatch):
+    class Clock:
+        now = 0
+
+        def now_ns(self):
+            self.now += SECOND
+            return self.now
+
+    pages = iter(
+        [
+            "<html>502 Bad Gateway</html>",
+            "",
+            "up 1",
+            (
+                "sits_workers NaN\nsits_connections +Inf\nsits_generation{} NaN\n"
+                'sits_requests_total{outcome="x"} 1\nsits_inflight_requests{engine="a"} -Inf\n'
+                'sits_ttft_seconds_bucket{engine="a",le="what"} 1\n'
+            ),
+            'sits_workers 1\nsits_requests_total{engine="\x1b[2J\u202e[bold]",outcome="failed"} 1e300\n',
+            'sits_workers 1\nsits_requests_total{engine="\x1b[2J\u202e[bold]",outcome="failed"} 2\n',
+        ]
+    )
+    monkeypatch.setattr("sits.app.top.source.fetch", lambda *_, **__: next(pages))
+    source = Source("http://g", Clock(), 60 * SECOND)
+    for state in ("lost", "lost", "lost", "waiting", "live", "waiting"):
+        frame = source.look()
+        text = page(frame, "o")
+        assert frame.state == state, frame.trouble
+        assert all(letter.isprintable() or letter == "\n" for letter in text)
+
+
+def test_two_hundred_engines_cost_what_they_are():
+    names = [f"e{i:03}" for i in range(200)]
+    first, second = metrics(0, engines=names), metrics(5, engines=names)
+    frame = after(first, second)
+    assert [one.name for one in frame.engines] == names
+    assert {one.req_s for one in frame.engines} == {0.5}
 
 
 def test_a_history_is_as_wide_as_asked():
@@ -146,7 +188,7 @@ async def drawn(app, pilot):
 
 @pytest.mark.parametrize("size", [(80, 24), (140, 40)])
 def test_the_screen_shows_sorts_filters_and_opens(size):
-    first = after(metrics(0), metrics(100, failed=3), told={"b": Told(0.5, 7.0)})
+    first = after(metrics(0), metrics(100, failed=3, more=TOLD))
     closed = after(metrics(0), metrics(100), metrics(200, healthy=0, late=9))
 
     async def main():
@@ -169,6 +211,10 @@ def test_the_screen_shows_sorts_filters_and_opens(size):
             assert "KV use      50.0%" in told
             assert "failed engine_timeout" in told
             await pilot.press("escape")
+            await pilot.press("question_mark")
+            assert "its breaker is open" in str(app.screen.query_one(Static).render())
+            assert app.screen.query_one(Static).region.height <= size[1], "all of it is on the screen"
+            await pilot.press("escape")
             await pilot.press("slash", "escape")
             assert table.row_count == 2
             await pilot.press("p")
@@ -182,6 +228,37 @@ def test_the_screen_shows_sorts_filters_and_opens(size):
             app.show(after(metrics(0), metrics(1), None))
             assert app.query_one("#title").has_class("lost")
             await pilot.press("q")
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_does_not_end_is_told(monkeypatch):
+    never = threading.Event()
+    first = after(metrics(0), metrics(100))
+
+    class Slow:
+        asked = 0
+
+        def __call__(self):
+            self.asked += 1
+            if self.asked > 1:
+                never.wait()
+            return first
+
+    async def main():
+        app = Top(Slow(), 2.0)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await drawn(app, pilot)
+            await app.workers.wait_for_complete()
+            for _ in range(3):
+                app.refresh_numbers()
+                await pilot.pause()
+            assert "has been answering for 4 s" in text_of(app, "#title")
+            assert app.query_one("#title").has_class("lost")
+            never.set()
+            await app.workers.wait_for_complete()
+            await pilot.pause()
+            assert not app.query_one("#title").has_class("lost")
 
     asyncio.run(main())
 

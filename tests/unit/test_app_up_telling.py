@@ -1,16 +1,24 @@
 """What the keeper tells of requests and breakers, and how the supervisor's lines reach it."""
 
+import json
+
 import pytest
 
+from app_processes import GatedEngine, serving
+from sits.app.up.attempts import Attempts
 from sits.app.up.lines import WAITING_MAX, Lines, farewell
+from sits.app.up.states import STALE_NS, States
 from sits.app.up.telling import QUIET_NS, Telling
 from sits.core.breakpoints import API_RECV, SENT
 from sits.core.timeline import Timeline
 from sits.core.units import MS, SECOND
 from sits.gateway.shared import OPEN_NS, Shared, column
 from sits.telemetry.log_bounds import BURST, WINDOW_NS
+from sits.telemetry.logs import Log
 from sits.telemetry.packing import pack
 from sits.telemetry.recorder import row_of
+from sits.telemetry.store import DuckStore
+from sits.world import RealWorld
 
 LABELS = {
     "tenant": "acme",
@@ -168,3 +176,74 @@ def test_the_last_words():
         == "drained; 3 answered, 1 records dropped, store in s (the store: disk full)"
     )
     assert "without a word" in farewell(None, "s")
+
+
+def test_an_attempt_that_was_made_good_elsewhere_is_told_and_is_what_a_breaker_opened_for(told):
+    telling, clock, said = told
+    kept, lines = [], []
+    clock.wall_ns = lambda: 0
+    log = Log(clock, lines.append)
+    log.keep = kept.append
+    attempts = Attempts(clock, log)
+    for i in range(BURST + 5):
+        attempts(f"{i:032x}", "", "m", "e0", "engine_unreachable", "e1")
+    assert len(kept) == BURST
+    telling.hear(kept)
+    shared = Shared(1, 1)
+    shared.row(0)[column(0, OPEN_NS)] = clock.now + SECOND
+    telling.look(shared, {"e0": 0})
+    ((event, _, facts),) = said
+    assert (event, facts["trace_id"], facts["detail"]) == (
+        "breaker opened",
+        f"{BURST - 1:032x}",
+        "engine_unreachable",
+    )
+    clock.now += WINDOW_NS
+    attempts.look()
+    assert json.loads(lines[-1])["suppressed"] == 5
+
+
+def test_what_engines_told_is_on_the_page_while_it_is_fresh():
+    states = States()
+    states.adopt({"e0", "e1"})
+    states.see([(0, "e0", "kv_usage", 0.25), (0, "gpu-0", "kv_usage", 1.0), (0, "e0", "sm_clock", 3.0)])
+    states.see([(SECOND, "e1", "requests_waiting", 7.0), (SECOND, "e0", "kv_usage", 0.5)])
+    assert states.vitals(3 * SECOND) == {
+        "sits_engine_kv_usage": {'engine="e0"': 0.5},
+        "sits_engine_requests_waiting": {'engine="e1"': 7.0},
+        "sits_engine_state_age_seconds": {'engine="e0"': 2.0, 'engine="e1"': 2.0},
+    }
+    states.adopt({"e0"})
+    assert "sits_engine_requests_waiting" not in states.vitals(3 * SECOND)
+    assert states.vitals(SECOND + STALE_NS + 1) == {}
+
+
+FLEET = """\
+name: small
+gateway: {{listen: "127.0.0.1:0", store: "{store}"}}
+admin: {{listen: "0.0.0.0:0"}}
+engines:
+  - {{kind: openai, name: e0, url: "{url}", models: [m]}}
+  - {{kind: openai, name: gone, url: "http://127.0.0.1:9/v1", models: [m]}}
+"""
+
+
+def test_lines_of_workers_and_of_the_admin_process_reach_the_store(tmp_path):
+    with GatedEngine().serving() as engine, serving(tmp_path, FLEET, url=engine.url) as up:
+        up.hear("board on")
+        for _ in range(40):
+            up.sdk.chat.completions.create(model="m", messages=[{"role": "user", "content": "hello"}])
+        up.hear("breaker opened")
+        up.stop()
+    with DuckStore(tmp_path / "store", world=RealWorld()) as store:
+        rows = store.scan("logs_window", since_wall_ns=None, until_wall_ns=None)
+        lines = [json.loads(row["line"]) for row in rows]
+        (opened,) = [line for line in lines if line["event"] == "breaker opened"]
+        attempts = [line for line in lines if line["event"] == "attempt failed: engine_unreachable"]
+        assert opened["trace_id"] in {line["trace_id"] for line in attempts}
+        assert {(line["engine"], line["next_engine"], line["process"]) for line in attempts} == {
+            ("gone", "e0", "worker-0")
+        }
+        assert any(line["process"] == "admin" and "loopback" in line["event"] for line in lines)
+        row = store.scan("trace", trace_id=opened["trace_id"])
+        assert [one["outcome"] for one in row] == ["completed"]

@@ -71,6 +71,13 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
     "sits_inflight_requests": ("gauge", "Requests sent to an engine and unfinished."),
     "sits_inflight_tokens": ("gauge", "Their tokens: prompt and allowed output."),
     "sits_engine_healthy": ("gauge", "1 while the engine's breaker is closed."),
+    "sits_engine_kv_usage": ("gauge", "Share of its KV blocks in use, as the engine tells it."),
+    "sits_engine_requests_running": ("gauge", "Requests it is working on, as the engine tells it."),
+    "sits_engine_requests_waiting": ("gauge", "Requests in its queue, as the engine tells it."),
+    "sits_engine_state_age_seconds": (
+        "gauge",
+        "How old what it told is; an engine silent for 10 s has none of these.",
+    ),
     "sits_window_pending": ("gauge", "Requests held in a batching window."),
     "sits_window_calls_total": ("counter", "Times a batching window was sent."),
     "sits_window_requests_total": (
@@ -116,7 +123,10 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
     "sits_rows_stored_total": ("counter", "Rows made durable in the store."),
     "sits_otlp_spans_total": ("counter", "Spans over OTLP, by what became of them."),
     "sits_otlp_retries_total": ("counter", "Batches of spans that were sent once more."),
-    "sits_otlp_requests_refused_total": ("counter", "Requests with others' spans that there was no room for."),
+    "sits_otlp_requests_refused_total": (
+        "counter",
+        "Requests with others' spans that there was no room for.",
+    ),
     "sits_store_failures_total": ("counter", "Times the store could not be written."),
     "sits_workers": ("gauge", "Processes that serve."),
     "sits_restarts_total": ("counter", "Processes started again after they died."),

@@ -114,9 +114,15 @@ async def forward(gateway: "Gateway", exchange: Exchange) -> None:
             places.failed(exchange.replica, error, gateway.now_ns(), model, tenant)
             if gateway.adapters is not None and error.code in BREAKER_CODES:
                 gateway.adapters.desk.doubt(exchange.replica.id)
+            engine = exchange.replica.id
             if not retry_elsewhere(gateway, exchange, error):
                 raise
             failure = error
+            if gateway.tell_attempt is not None:
+                request = exchange.request
+                gateway.tell_attempt(
+                    request.id, request.trace_id, model, engine, error.code or "", exchange.replica.id
+                )
         except CallerError as error:
             if error.code not in UNSAYABLE or not say_elsewhere(gateway, exchange):
                 raise failure or error from None
@@ -156,6 +162,7 @@ class Gateway:
         record: takes the rows of decision records; none are made without.
         tell_adapters: the way to the process that keeps runtime adapters; this one without.
         ask: the way to the process that keeps the ledger of quotas; this one without.
+        tell_attempt: told of a first attempt that failed and goes to another engine: request, trace, model, engine, code, the other engine.
 
     `counts` is finished requests by outcome; `offered - sum(counts)` are still inside.
 
@@ -177,6 +184,7 @@ class Gateway:
         record: Add | None = None,
         tell_adapters: Callable[[Report], object] | None = None,
         ask: Ask | None = None,
+        tell_attempt: Callable[[str, str, str, str, str, str], object] | None = None,
     ) -> None:
         self.world = world
         self.now_ns = world.now_ns
@@ -185,6 +193,7 @@ class Gateway:
         self.generation = generation
         self.recorder: Recorder = NoRecorder() if recorder is None else recorder
         self.cpu = cpu
+        self.tell_attempt = tell_attempt
         self.access: Access = Access(fleet, world, None if before is None else before.access)
         self.standings = Standings(fleet, open_to_all=self.access.open)
         self.access.forgotten = self.standings.clear

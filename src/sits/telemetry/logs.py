@@ -18,6 +18,7 @@ requests that went well: each has its row.
 
 import logging
 import re
+import select
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from datetime import UTC, datetime
@@ -25,8 +26,11 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from sits.core.plain_text import plain, plain_json, plain_lines
 from sits.core.ports import World
-from sits.telemetry.secrets import without_secrets
+from sits.core.units import SECOND
+from sits.telemetry.log_bounds import Bounds, Suppressed
+from sits.telemetry.secrets import TEXT_MAX, without_secrets
 
 Form = Literal["json", "text"]
 Level = Literal["debug", "info", "warning", "error", "critical"]
@@ -40,8 +44,7 @@ ALWAYS = (*FIRST, *IDS)
 
 _REQUEST = re.compile(r"\brequest ([0-9a-f]{32})\b")
 
-TEXT_MAX = 16_384
-"""Characters of one value that are written; a stack is longest."""
+WAIT_MS = 20
 
 Row = tuple[Any, ...]
 
@@ -82,15 +85,16 @@ def steps(known: Mapping[str, Any], world: World) -> tuple[Step, ...]:
 
 
 def as_json(facts: Mapping[str, Any]) -> str:
-    """One line of JSON."""
-    return msgspec.json.encode({name: _plain(value) for name, value in facts.items()}).decode()
+    """One line of JSON, which also prints on a terminal as what it is."""
+    return plain_json(msgspec.json.encode({name: _plain(value) for name, value in facts.items()}).decode())
 
 
 def as_text(facts: Mapping[str, Any]) -> str:
-    """One line for people: the event, then what belongs to it; a stack follows on lines of its own."""
+    """One line for people: the event, then what belongs to it; a stack follows on lines of its own, indented: no text can forge a line."""
     more = {name: facts[name] for name in facts if name not in FIRST and name != "stack"}
-    said = "  ".join([str(facts["event"]), *(f"{name}={_shown(value)}" for name, value in more.items())])
-    said = f"{said}\n{facts['stack']}" if "stack" in facts else said
+    event = _indented(str(facts["event"]))
+    said = "  ".join([event, *(f"{plain(name)}={_shown(value)}" for name, value in more.items())])
+    said = f"{said}\n  {_indented(str(facts['stack']))}" if "stack" in facts else said
     return (
         said if facts["level"] in ("info", "debug") or said.startswith(" ") else f"{facts['level']}: {said}"
     )
@@ -139,13 +143,39 @@ class Log:
         return (self._world.wall_ns(), *texts, line)
 
 
-def to_stderr(line: str) -> None:
-    """Write a line; who reads stderr may have gone, the process has not."""
-    try:
-        sys.stderr.write(line + "\n")
-        sys.stderr.flush()
-    except (OSError, ValueError):
-        return
+class Stderr:
+    """Writes lines to stderr; who reads it may have gone, or stopped reading (Ctrl-S, a pipe that is full): that costs lines, never the process.
+
+    A stderr that takes nothing is waited for once, `WAIT_MS`; from then on lines are lost, and counted, until it takes some again.
+    """
+
+    def __init__(self) -> None:
+        self.lost = 0
+
+    def __call__(self, line: str) -> None:
+        """Write one."""
+        try:
+            if not self._takes():
+                self.lost += 1
+                return
+            if self.lost:
+                line, self.lost = f"{self.lost} lines lost: nobody read stderr\n{line}", 0
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()
+        except (OSError, ValueError):
+            return
+
+    def _takes(self) -> bool:
+        """Whether a line of usual length would not block; what is no file of the system never does."""
+        try:
+            poll = select.poll()
+            poll.register(sys.stderr.fileno(), select.POLLOUT)
+        except (OSError, ValueError, AttributeError):
+            return True
+        return bool(poll.poll(0 if self.lost else WAIT_MS))
+
+
+to_stderr = Stderr()
 
 
 def form_of(asked: str) -> Form:
@@ -156,15 +186,25 @@ def form_of(asked: str) -> Form:
 
 
 class Bridge(logging.Handler):
-    """Lines of Python's own logging (asyncio, uvicorn, ...) become lines of ours, a stack as one field."""
+    """Lines of Python's own logging (asyncio, uvicorn, ...) become lines of ours, a stack as one field.
+
+    From one place in the code, with one kind of exception, come `log_bounds.BURST` lines a minute; how many more there were is told with the next line.
+    """
 
     def __init__(self, log: Say, level: int = logging.WARNING) -> None:
         super().__init__(level)
         self._log = log
+        self._bounds = Bounds()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Say it."""
         try:
+            now_ns = int(record.created * SECOND)
+            for one in self._bounds.over(now_ns):
+                self._suppressed(one)
+            kind = type(record.exc_info[1]).__name__ if record.exc_info else ""
+            if not self._bounds.allows((record.name, f"{record.module}:{record.lineno}", kind), now_ns):
+                return
             stack = ""
             if record.exc_info:
                 stack = logging.Formatter().formatException(record.exc_info)
@@ -175,6 +215,11 @@ class Bridge(logging.Handler):
             self._log(said, level, logger=record.name, request_id=named[1] if named else "", stack=stack)
         except Exception:  # noqa: BLE001  # a line that cannot be written must not raise where it was said
             self.handleError(record)
+
+    def _suppressed(self, one: Suppressed) -> None:
+        self._log(
+            "lines suppressed", "warning", logger=one.kind[0], kind=" ".join(one.kind), suppressed=one.lines
+        )
 
 
 def bridge(log: Say, level: int = logging.WARNING) -> None:
@@ -193,4 +238,8 @@ def _plain(value: Any) -> Any:
 
 def _shown(value: Any) -> str:
     text = str(value)
-    return repr(text) if " " in text else text
+    return repr(text) if " " in text else plain(text)
+
+
+def _indented(text: str) -> str:
+    return plain_lines(text).replace("\n", "\n  ")

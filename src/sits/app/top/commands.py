@@ -1,6 +1,6 @@
 """`sitsctl top`: the command.
 
-Rules: TARGET is a fleet file (then the objective is named, and what engines told is read from its store where that is on this machine) or a
+Rules: TARGET is a fleet file (then the objective is named, and the address looked up) or a
 gateway's address.  `--once` and `--json` look twice, one interval apart, because rates need two looks; they exit with 1 when the objective is
 missed or the gateway does not answer.
 
@@ -37,8 +37,8 @@ def top(target: str | None, interval: int, window: int, once: bool, as_json: boo
     from sits.app.top.text import page  # noqa: PLC0415
     from sits.world import RealWorld  # noqa: PLC0415
 
-    url, store, objective = _target(target or DEFAULT)
-    source = Source(url, RealWorld(), window, store=store)
+    url, objective = _target(target or DEFAULT)
+    source = Source(url, RealWorld(), window)
     if not (once or as_json or not sys.stdout.isatty()):
         os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
         from sits.app.top.screen import Top  # noqa: PLC0415
@@ -56,10 +56,10 @@ def top(target: str | None, interval: int, window: int, once: bool, as_json: boo
     return 1 if frame.state == "lost" or (frame.missed or 0.0) > 0.01 else 0
 
 
-def _target(asked: str) -> tuple[str, Path | None, str]:
-    """Its address, its store, and its objective in words."""
+def _target(asked: str) -> tuple[str, str]:
+    """Its address, and its objective in words."""
     if not Path(asked).is_file():
-        return (asked if "://" in asked else f"http://{asked}"), None, ""
+        return (asked if "://" in asked else f"http://{asked}"), ""
     from sits.app.up.generation import read  # noqa: PLC0415
     from sits.app.up.notice import notice_of  # noqa: PLC0415
     from sits.core.errors import UnknownError  # noqa: PLC0415
@@ -71,4 +71,4 @@ def _target(asked: str) -> tuple[str, Path | None, str]:
     except UnknownError:  # it may be served from another machine
         address = fleet.gateway.listen
     metric = {"ttft": "TTFT", "e2e": "end to end"}[fleet.objective.metric]
-    return f"http://{address}", store, f"P99 {metric} {fleet.objective.p99 / 1e6:,.0f} ms"
+    return f"http://{address}", f"P99 {metric} {fleet.objective.p99 / 1e6:,.0f} ms"

@@ -17,9 +17,11 @@ Deliberately absent: fetching pages (`source`), drawing (`text`, `screen`).
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import msgspec
 
+from sits.core.plain_text import plain
 from sits.core.units import SECOND
 from sits.telemetry.prometheus_text import Histogram, Scrape, between
 
@@ -49,7 +51,7 @@ class Burn(msgspec.Struct, frozen=True):
 
 
 class EngineLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine.  Rates a second; `kv_use` and `waiting` are None where nobody tells."""
+    """One engine.  Rates a second; `kv_use` and `waiting` are what the engine told the gateway, None where it tells nothing or is silent."""
 
     name: str
     healthy: bool
@@ -101,13 +103,6 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     missed_history: tuple[float, ...]
 
 
-class Told(msgspec.Struct, frozen=True):
-    """What an engine tells of itself, as far as somebody watches it."""
-
-    kv_use: float | None = None
-    waiting: float | None = None
-
-
 class Past:
     """The pages seen, as far as they are needed."""
 
@@ -124,6 +119,7 @@ class Past:
 
     def add(self, now_ns: int, page: Scrape) -> None:
         """A page that was had at `now_ns`."""
+        page = _finite(page)
         self._lost_ns, self._trouble = None, ""
         if self._pages:
             before_ns, before = self._pages[-1]
@@ -147,9 +143,9 @@ class Past:
     def lose(self, now_ns: int, why: str) -> None:
         """No page could be had."""
         self._lost_ns = now_ns if self._lost_ns is None else self._lost_ns
-        self._trouble = why
+        self._trouble = plain(why)
 
-    def frame(self, now_ns: int, told: Mapping[str, Told] | None = None) -> Frame:
+    def frame(self, now_ns: int) -> Frame:
         """What is to be shown now."""
         first_ns, first = self._pages[0] if self._pages else (now_ns, Scrape({}))
         last_ns, last = self._pages[-1] if self._pages else (now_ns, Scrape({}))
@@ -166,18 +162,18 @@ class Past:
             window_s=seconds,
             restarted=now_ns - self._restarted_ns < self._window_ns,
             generation=_generation(last),
-            workers=int(last.total("sits_workers") or 0),
-            connections=int(last.total("sits_connections") or 0),
+            workers=_whole(last, "sits_workers"),
+            connections=_whole(last, "sits_connections"),
             req_s=_rate(delta, "sits_requests_total", seconds),
             token_s=_rate(delta, "sits_output_tokens_total", seconds),
             error_s=_rate(delta, "sits_errors_total", seconds),
-            dropped=int(last.total("sits_rows_dropped_total") or 0),
+            dropped=_whole(last, "sits_rows_dropped_total"),
             missed=missed / judged if judged else None,
             judged=int(judged),
             burns=tuple(self._burn(window, last_ns) for window in BURNS_NS),
             ttft=_spans(delta.histogram("sits_ttft_seconds")),
             e2e=_spans(delta.histogram("sits_e2e_seconds")),
-            engines=tuple(_engines(last, delta, seconds, told or {})),
+            engines=tuple(_engines(last, delta, seconds)),
             outcomes=_outcomes(delta, seconds),
             other=_other(last, delta, seconds),
             req_history=tuple(self._rates),
@@ -210,39 +206,58 @@ def _spans(histogram: Histogram | None) -> tuple[Span, ...]:
     )
 
 
-def _engines(last: Scrape, delta: Scrape, seconds: float, told: Mapping[str, Told]) -> Iterator[EngineLine]:
+def _engines(last: Scrape, delta: Scrape, seconds: float) -> Iterator[EngineLine]:
+    now, since = _by_engine(last), _by_engine(delta)
     names = {
         dict(sample.labels).get("engine", "")
         for family in ("sits_engine_healthy", "sits_inflight_requests", "sits_requests_total")
         for sample in last.samples(family)
     }
     for name in sorted(names - {""}):
-        where = {"engine": name}
-        judged = delta.total("sits_objective_requests_total", where) or 0.0
-        missed = delta.total("sits_objective_missed_total", where) or 0.0
-        known = told.get(name, Told())
+        page, change = now.get(name, Scrape({})), since.get(name, Scrape({}))
+        judged = change.total("sits_objective_requests_total") or 0.0
+        missed = change.total("sits_objective_missed_total") or 0.0
         yield EngineLine(
-            name=name,
-            healthy=(last.total("sits_engine_healthy", where) or 0.0) > 0,
-            inflight=int(last.total("sits_inflight_requests", where) or 0),
-            inflight_tokens=int(last.total("sits_inflight_tokens", where) or 0),
-            req_s=_rate(delta, "sits_requests_total", seconds, where),
-            error_s=_rate(delta, "sits_requests_total", seconds, where | {"outcome": "failed"}),
+            name=plain(name),
+            healthy=(page.total("sits_engine_healthy") or 0.0) > 0,
+            inflight=_whole(page, "sits_inflight_requests"),
+            inflight_tokens=_whole(page, "sits_inflight_tokens"),
+            req_s=_rate(change, "sits_requests_total", seconds),
+            error_s=_rate(change, "sits_requests_total", seconds, {"outcome": "failed"}),
             missed=missed / judged if judged else None,
-            ttft=_spans(delta.histogram("sits_ttft_seconds", where)),
-            e2e=_spans(delta.histogram("sits_e2e_seconds", where)),
-            kv_use=known.kv_use,
-            waiting=known.waiting,
-            outcomes=_outcomes(delta, seconds, where),
+            ttft=_spans(change.histogram("sits_ttft_seconds")),
+            e2e=_spans(change.histogram("sits_e2e_seconds")),
+            kv_use=page.total("sits_engine_kv_usage"),
+            waiting=page.total("sits_engine_requests_waiting"),
+            outcomes=_outcomes(change, seconds),
         )
 
 
-def _outcomes(delta: Scrape, seconds: float, where: Mapping[str, str] | None = None) -> dict[str, float]:
+def _by_engine(page: Scrape) -> dict[str, Scrape]:
+    """The page once for each engine: looking for each one's series in all of them would cost the square of their number."""
+    series: dict[str, dict[Any, float]] = {}
+    for key, value in page.series.items():
+        if engine := dict(key[1]).get("engine"):
+            series.setdefault(engine, {})[key] = value
+    return {engine: Scrape(own, page.types) for engine, own in series.items()}
+
+
+def _finite(page: Scrape) -> Scrape:
+    """The page without what is no number."""
+    return Scrape({key: value for key, value in page.series.items() if math.isfinite(value)}, page.types)
+
+
+def _whole(page: Scrape, name: str) -> int:
+    return int(page.total(name) or 0)
+
+
+def _outcomes(delta: Scrape, seconds: float) -> dict[str, float]:
     """Requests a second by outcome and detail, the most frequent first; what did not happen is not there."""
     found: dict[str, float] = {}
-    for sample in delta.samples("sits_requests_total", where):
+    for sample in delta.samples("sits_requests_total"):
         labels = dict(sample.labels)
         name = f"{labels.get('outcome', '')} {labels.get('detail', '')}".strip()
+        name = plain(name)
         if sample.value and seconds:
             found[name] = found.get(name, 0.0) + sample.value / seconds
     return dict(sorted(found.items(), key=lambda pair: (-pair[1], pair[0])))
@@ -250,7 +265,7 @@ def _outcomes(delta: Scrape, seconds: float, where: Mapping[str, str] | None = N
 
 def _generation(page: Scrape) -> str:
     for sample in page.samples("sits_generation"):
-        return f"{sample.value:.0f} ({dict(sample.labels).get('name', '')})"
+        return plain(f"{sample.value:.0f} ({dict(sample.labels).get('name', '')})")
     return ""
 
 

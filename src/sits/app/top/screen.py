@@ -1,6 +1,6 @@
 """The live board: the parts of `text` on a screen that redraws itself, with engines to sort, filter and open.
 
-Keys: q quits, p pauses (the numbers stay, the gateway is asked no more), s sorts by the next column, / filters engines by name, enter opens one, escape goes back.
+Keys: ? helps, q quits, p pauses (the numbers stay, the gateway is asked no more), s sorts by the next column, / filters engines by name, enter opens one, escape goes back.
 
 Rules: it fits 80 x 24, and has more columns where there is room; what matters stands in words, colour repeats it (and goes with `NO_COLOR`); numbers of
 a gateway that does not answer stay, dimmed, under a line that says since when.
@@ -28,6 +28,21 @@ FIRST_TO_GO = (3, 7, 12, 9, 11, 5, 2)
 """Columns in the order in which they make room: tokens in flight, P95, waiting, e2e, KV, failures, in flight."""
 
 GAP = 2
+SILENT_S = 3.0
+"""How long an answer may be under way before the board says so; its own wait ends when nothing comes for two seconds."""
+
+HELP = """\
+q quit    p pause    s sort by the next column    / filter by name
+enter all of one engine    escape back    ? this
+
+late      share of answers over the objective; 1 % is allowed
+burn      that share over 1 %: 1.0x spends the budget exactly
+P50..P99  the two bounds of the bucket it lies in, ms
+fail/s    failures at this engine
+tokens    of the requests in flight: prompt and allowed output
+CLOSED    its breaker is open: nothing is sent there
+KV, wait  the engine's own: share of KV blocks in use, requests waiting
+-         not known; never zero"""
 RED = "bold #ff7b72"
 SPARK = 40
 SORTS: tuple[tuple[str, "Callable[[EngineLine], Any]"], ...] = (
@@ -60,6 +75,17 @@ class Detail(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """Its lines."""
         yield Static(detail(self._engine), markup=False)
+
+
+class Help(ModalScreen[None]):
+    """Keys, and what the columns are."""
+
+    CSS = "Help { align: center middle; } Help > Static { width: 76; height: auto; border: round $primary; padding: 0 2; background: $surface; }"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,q,question_mark", "dismiss", "back")]
+
+    def compose(self) -> ComposeResult:
+        """Its lines."""
+        yield Static(HELP, markup=False)
 
 
 def detail(engine: EngineLine) -> str:
@@ -104,6 +130,7 @@ class Top(App[None]):
         Binding("s", "sort", "sort"),
         Binding("slash", "filter", "filter"),
         Binding("o", "open", "engine", key_display="enter"),
+        Binding("question_mark", "help", "help"),
         Binding("escape", "close_filter", "clear", show=False),
     ]
 
@@ -116,6 +143,7 @@ class Top(App[None]):
         self.paused = False
         self.sort = 0
         self.wanted = ""
+        self._waited = 0
         self._order: list[EngineLine] = []
 
     def compose(self) -> ComposeResult:
@@ -138,8 +166,19 @@ class Top(App[None]):
 
     def refresh_numbers(self) -> None:
         """Ask, unless it is paused or an answer is still out."""
-        if not self.paused and not any(worker.is_running for worker in self.workers):
-            self.run_worker(self._ask, thread=True, exit_on_error=True)
+        if self.paused:
+            return
+        if any(worker.is_running for worker in self.workers):
+            self._waited += 1
+            if (waited_s := self._waited * self._period_s) >= SILENT_S:
+                self.query_one("#title", Static).set_class(True, "lost")
+                self.query_one("#body").set_class(True, "lost")
+                self.query_one("#title", Static).update(
+                    f"the gateway has been answering for {waited_s:.0f} s"
+                )
+            return
+        self._waited = 0
+        self.run_worker(self._ask, thread=True, exit_on_error=True)
 
     def _ask(self) -> None:
         frame = self._look()
@@ -183,6 +222,10 @@ class Top(App[None]):
             style = RED if not one.healthy else ""
             table.add_row(*(_styled(cells[i], style, right=i >= 2) for i in columns))
         table.move_cursor(row=min(at, max(0, len(self._order) - 1)))
+
+    def action_help(self) -> None:
+        """What the keys and columns are."""
+        self.push_screen(Help())
 
     def action_pause(self) -> None:
         """Stop asking, or go on."""

@@ -14,6 +14,7 @@ Deliberately absent: what is shown, and who may see it.
 
 import asyncio
 import contextlib
+import functools
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +34,7 @@ from sits.app.up.rooms import House, Room, rooms_of
 from sits.core.errors import SitsError
 from sits.core.ports import World
 from sits.gateway.shared import Shared
+from sits.telemetry.logs import Log
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -57,7 +59,7 @@ class Post(msgspec.Struct, frozen=True):
 class Admin:
     """Serves from `run` until it is told to stop."""
 
-    def __init__(self, post: Post, world: World, say: Callable[[str], None]) -> None:
+    def __init__(self, post: Post, world: World, say: Log) -> None:
         self.post = post
         self.world = world
         self.say = say
@@ -72,7 +74,9 @@ class Admin:
         stop = asyncio.Event()
         supervisor = Link(self.post.supervisor, {"generation": self._adopt}, ended=stop.set)
         keeper = Link(self.post.keeper, first=self.world.nonce() >> 16)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        loop = asyncio.get_running_loop()
+        self.say.keep = functools.partial(_keep_line, loop, keeper)
+        loop.add_signal_handler(signal.SIGTERM, stop.set)
         addresses = self.post.gateway, self.post.address
         self._house = House(first, self.world, self.post.shared, keeper, addresses, self.say)
         self._door = Door(self.post.address, self.world)
@@ -144,6 +148,14 @@ class Admin:
                 "rooms": [room.name for room in self._rooms],
             }
         )
+
+
+def _keep_line(loop: asyncio.AbstractEventLoop, keeper: Link, row: tuple[Any, ...]) -> None:
+    """A line goes to the keeper, who has the store's log; threads say things too."""
+    with contextlib.suppress(
+        RuntimeError
+    ):  # the loop has ended, and the keeper before it; stderr has the line
+        loop.call_soon_threadsafe(keeper.send, "log", row)
 
 
 async def _home(_: Request) -> Response:

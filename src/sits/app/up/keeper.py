@@ -28,6 +28,7 @@ from sits.app.up.generation import Generation, unpack
 from sits.app.up.link import Hear, Link, Serve
 from sits.app.up.profiling import Desk as Profiles
 from sits.app.up.services import Services
+from sits.app.up.states import States
 from sits.app.up.telling import Telling
 from sits.core.config import dump_fleet
 from sits.core.errors import SitsError
@@ -70,6 +71,7 @@ class Keeper:
         self._pid = pid
         self._say = say
         self._telling = Telling(world, say)
+        self._states = States()
         say.keep = self._keep_line
         self._about = About()
         self._known: dict[int, Vitals] = {}
@@ -94,7 +96,9 @@ class Keeper:
         self._profiles = Profiles(self.world, path, self._tell_all, self._keep_profile, self._say)
         self._links = self._linked()
         asked = Link(
-            self.desk.admin, {"vitals": self._hear_admin}, serves={"page": self._page, "board": self._board}
+            self.desk.admin,
+            {"vitals": self._hear_admin, "log": self._keep_line},
+            serves={"page": self._page, "board": self._board},
         )
         self._supervisor = supervisor = Link(
             self.desk.supervisor,
@@ -192,11 +196,16 @@ class Keeper:
             self._say(f"keeper: {error}", "error")
         (self._path / f"fleet-{new.name}.yaml").write_text(dump_fleet(new.fleet))
         self._watch.adopt(new.fleet)
+        self._states.adopt(new.slots)
         self._profiles.adopt(new.fleet)
         if self._books is not None:
             self._books.adopt(new.fleet)
 
     def _rows(self, body: Sequence[Any]) -> None:
+        if body[0] == "logs":
+            self._telling.hear(body[2])
+        elif body[0] == "signals":
+            self._states.see(body[2])
         if self._books is None:
             self._early.append(body)
         else:
@@ -258,9 +267,10 @@ class Keeper:
             },
         }
         engines = engine_vitals(self.desk.shared, self._generation.slots, self.world.now_ns())
+        states = self._states.vitals(self.world.now_ns())
         books = {} if self._books is None else self._books.vitals()
         beside = added((self._services.vitals(), self._profiles.vitals(), self._admin))
-        return page(added((mine, engines, books, beside, self._past, *self._known.values())))
+        return page(added((mine, engines, states, books, beside, self._past, *self._known.values())))
 
     async def _board(self, _: object) -> bytes:
         """What the shift board shows."""

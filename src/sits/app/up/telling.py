@@ -2,6 +2,7 @@
 
 ```
 packed rows ─> kinds that failed, or that we answered with 5xx ─> a line with its trace, bounded by kind
+lines of workers about first attempts (`app.up.attempts`) ─> remembered as what failed last at their engine
 the shared table ─> an engine's breaker opened, closed ─> a line, with the trace of the request that failed last there
 ```
 Rules: a request that went well has no line, and costs nothing here: only the few kinds of a batch are looked at.  A refusal below 500
@@ -14,8 +15,11 @@ Deliberately absent: rows (the books have them), and judging what was wrong (`si
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
+
+from sits.app.up.attempts import ATTEMPT
 from sits.core.breakpoints import API_RECV, POINT_COUNT, SENT
 from sits.core.ports import World
 from sits.core.units import MS, SECOND
@@ -60,6 +64,13 @@ class Telling:
                 for row, kind in enumerate(part.kind):
                     if kind in bad:
                         self._tell(part, row, bad[kind])
+
+    def hear(self, lines: Sequence[Sequence[Any]]) -> None:
+        """Remember what workers said of attempts that failed and were made good elsewhere: rows of table `logs`."""
+        for _, _, _, trace_id, request_id, event, line in lines:
+            if event.startswith(ATTEMPT):
+                engine = str(msgspec.json.decode(line).get("engine", ""))
+                self._last[engine] = Failed(trace_id, request_id, event.removeprefix(ATTEMPT))
 
     def look(self, shared: Shared, slots: Mapping[str, int]) -> None:
         """Tell of breakers that have opened or closed, and of what was suppressed; to be called about once a second."""

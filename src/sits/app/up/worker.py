@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from sits.app.up.attempts import Attempts
 from sits.app.up.generation import Generation, unpack
 from sits.app.up.link import Link
 from sits.app.up.outbox import Outbox
@@ -60,6 +61,7 @@ class Worker:
         self.post = post
         self.world = world
         self._log = log
+        self._attempts = None if log is None else Attempts(world, log)
         self._ticks = 0
         self._runs: dict[Gateway, str] = {}
         self._pauses = Pauses(world)
@@ -137,6 +139,7 @@ class Worker:
             record=run.add,
             tell_adapters=functools.partial(self._keeper.send, "adapters"),
             ask=self._keeper.ask,
+            tell_attempt=self._attempts,
         )
         self._runs[gateway] = new.run_id
         return gateway
@@ -210,6 +213,8 @@ class Worker:
             self._wires.tick(gateway.engines, self._outbox.newest.add)
         if self._ticks % VITALS_TICKS == 0 or self._server.draining:
             self._keeper.send("vitals", self._vitals())
+            if self._attempts is not None:
+                self._attempts.look()
             self._runs = {one: run_id for one, run_id in self._runs.items() if one in self._server.gateways}
             self._outbox.keep(set(self._runs.values()))
 
