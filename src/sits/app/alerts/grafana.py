@@ -65,6 +65,11 @@ def _service(fleet: Fleet) -> Iterator[Row]:
         series("Tokens in flight", [(f"sum by (engine) (sits_inflight_tokens{s})", "{{engine}}")], "short", "Their tokens: prompt and allowed output."),
         series("Second tries and preemptions", [(f"sum(rate(sits_retries_total{s}[5m]))", "retries"), (f"sum(rate(sits_preemptions_total{s}[5m]))", "preemptions")], "reqps", "Requests sent to a second engine, and preemptions engines tell."),
     ]  # fmt: skip
+    yield "What engines tell of themselves", 8, [
+        series("KV blocks in use", [(f"max by (engine) (sits_engine_kv_usage{s})", "{{engine}}")], "percentunit", "Share of an engine's KV blocks in use; a gap is an engine that tells nothing."),
+        series("Waiting in engines", [(f"max by (engine) (sits_engine_requests_waiting{s})", "{{engine}}")], "short", "Requests in each engine's own queue."),
+        series("Running in engines", [(f"max by (engine) (sits_engine_requests_running{s})", "{{engine}}")], "short", "Requests each engine is working on."),
+    ]  # fmt: skip
 
 
 def _wrong(fleet: Fleet) -> str:
