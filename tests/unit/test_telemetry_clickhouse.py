@@ -86,8 +86,8 @@ def as_span(row):
 
 FOREIGN = [
     (
-        *("", f"{i:032x}", f"{i:016x}", f"{i + 1:016x}", "vllm", "llm_request", "Server"),
-        *(START_NS + i, START_NS + i + 5 * i, "Ok", '{"a":"b"}'),
+        *("", f"{i:032x}", f"{i:016x}", f"{i + 1:016x}", "vllm", "llm_request", "SERVER"),
+        *(START_NS + i, START_NS + i + 5 * i, "OK", '{"a":"b"}'),
     )
     for i in range(20)
 ]
@@ -101,11 +101,11 @@ def foreign_span(span):
         "SpanId": named["span_id"],
         "ParentSpanId": named["parent_id"],
         "SpanName": named["name"],
-        "SpanKind": named["kind"],
+        "SpanKind": named["kind"].capitalize(),
         "ServiceName": named["service"],
         "SpanAttributes": {"a": "b"},
         "Duration": named["end_wall_ns"] - named["start_wall_ns"],
-        "StatusCode": named["status"],
+        "StatusCode": named["status"].capitalize(),
     }
 
 

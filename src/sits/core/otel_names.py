@@ -6,7 +6,7 @@ their own, first tagged 0.1.0.  What moved are names of the caller's side (its m
 entry `gen_ai_latest_experimental` asks for the newer.
 
 Rules: no name under `gen_ai.` is of our making; ours begin with `sits.`, those of our stages with `llm.`.  Names of spans follow the
-convention, the stage is their attribute `sits.stage`.  A breakpoint is the attribute `sits.bp.<name>` (int, Unix ns) of the span it lies in
+convention, the stage is their attribute `sits.stage`.  A breakpoint is the attribute `sits.bp.<name>` (int, Unix ns) of a span
 and never an event of it, since events of spans are on their way out (OTEP 4430).  How it came to be is `sits.exactness.<name>`, left out where measured.
 
 Source: semantic conventions 1.41, `gen-ai-spans` and `gen-ai-metrics`; conventions for generative AI 0.1.0 and their guide to
@@ -130,6 +130,8 @@ STAGE = "sits.stage"
 BREAKPOINT, EXACTNESS = "sits.bp.", "sits.exactness."
 RUN, REQUEST_ID, ENGINE, ARM = "sits.run_id", "sits.request_id", "sits.engine", "sits.arm"
 OUTCOME, DETAIL, TENANT, ADAPTER = "sits.outcome", "sits.detail", "sits.tenant", "sits.adapter"
+WEIGHT, BUILD = "sits.weight", "sits.abstraction_layer"
+PROMPT_TOKENS, TOKENS_OUT, TOKENS_CACHED = "sits.prompt_tokens", "sits.output_tokens", "sits.cached_tokens"
 PREEMPTIONS, TTFT, INCIDENT = "sits.preemptions", "sits.ttft", "sits.incident"
 """The time to the first token is in seconds, from the first byte of the request."""
 

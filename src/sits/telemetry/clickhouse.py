@@ -6,10 +6,11 @@ attribute `sits.request_id`:
 
 ```
 TraceId, ParentSpanId    trace_id, parent_id          Timestamp             wall_ns          Duration, SpanKind        whole request, Server
-gen_ai.request.model     model                        gen_ai.usage.*        tokens           sits.<column>             every other column
+gen_ai.request.model     model                        http.response.status_code  status      sits.<column>             every other column
 sits.bp.<point>          Unix ns of the point         sits.exactness.<point>  derived | sampled; left out: measured
 ```
-All other spans are rows of `spans`.  Points are wall-clock ns there and monotonic ns in the store: what is computed from them is equal.
+What is left out is empty or 0, and 1 for `sits.weight`.  `telemetry.otlp.emitted` writes these spans; those it writes below them are known by the resource's `sits.run_id`
+and are no rows.  All other spans are rows of `spans`; their attributes are text there, whatever they were.  Points are wall-clock ns there and monotonic ns in the store: what is computed from them is equal.
 
 Rules: `SOURCE` gives `requests` and `spans` the columns of `telemetry.tables`, so the queries are those of `telemetry.queries`.
 Steps, signals, decisions, facts and sightings are no spans: their queries have no answer there.
@@ -23,6 +24,7 @@ from collections.abc import Mapping
 
 from sits.core.breakpoints import NAMES, Exactness
 from sits.core.errors import ConfigError
+from sits.core.otel_names import HOST, INSTANCE, RUN
 from sits.telemetry.dialects import ClickDialect
 from sits.telemetry.queries import QUERIES, fleet_queries, parameters_of
 from sits.telemetry.tables import REQUESTS
@@ -33,9 +35,6 @@ POINT, EXACTNESS = "sits.bp.", "sits.exactness."
 ATTRIBUTES: Mapping[str, str] = {
     "id": REQUEST_MARK,
     "model": "gen_ai.request.model",
-    "prompt_tokens": "gen_ai.usage.input_tokens",
-    "output_tokens": "gen_ai.usage.output_tokens",
-    "cached_tokens": "gen_ai.usage.cache_read.input_tokens",
     "status": "http.response.status_code",
 }
 """Columns of `requests` whose attribute is not `sits.<column>`."""
@@ -104,6 +103,8 @@ def _column(name: str, kind: str) -> str:
         return f"{_DIGITS} AS exactness"
     key = POINT + name if name in NAMES else attribute_of(name)
     value = f"SpanAttributes['{key}']"
+    if name == "weight":
+        return f"if(mapContains(SpanAttributes, '{key}'), toFloat64OrZero({value}), 1) AS weight"
     return f"{_READ[kind].format(value)} AS {name}"
 
 
@@ -118,12 +119,20 @@ _DIGITS = "concat({})".format(
     )
 )
 
+_INSTANCE = "coalesce({}, '')".format(
+    ", ".join(f"nullIf(ResourceAttributes['{key}'], '')" for key in (INSTANCE, HOST))
+)
+_SOURCE = f"concat(if(ServiceName = '', 'unknown_service', ServiceName), if({_INSTANCE} = '', '', concat('@', {_INSTANCE})))"
+"""Who sent a span, as `otlp.received.whose` names it."""
+
 SOURCE = f"""requests AS (SELECT {", ".join(_column(name, kind) for name, kind in REQUESTS.items())}
 FROM otel_traces WHERE mapContains(SpanAttributes, '{REQUEST_MARK}')),
-spans AS (SELECT SpanAttributes['sits.run_id'] AS run_id, TraceId AS trace_id, SpanId AS span_id, ParentSpanId AS parent_id,
-    ServiceName AS service, SpanName AS name, SpanKind AS kind, toUnixTimestamp64Nano(Timestamp) AS start_wall_ns,
-    toUnixTimestamp64Nano(Timestamp) + toInt64(Duration) AS end_wall_ns, StatusCode AS status, toJSONString(SpanAttributes) AS attributes
-FROM otel_traces WHERE NOT mapContains(SpanAttributes, '{REQUEST_MARK}'))"""
+spans AS (SELECT '' AS run_id, TraceId AS trace_id, SpanId AS span_id, ParentSpanId AS parent_id, {_SOURCE} AS service,
+    SpanName AS name, upper(replaceOne(SpanKind, 'SPAN_KIND_', '')) AS kind, toUnixTimestamp64Nano(Timestamp) AS start_wall_ns,
+    toUnixTimestamp64Nano(Timestamp) + toInt64(Duration) AS end_wall_ns,
+    concat(upper(replaceOne(StatusCode, 'STATUS_CODE_', '')), if(StatusMessage = '', '', concat(': ', StatusMessage))) AS status,
+    toJSONString(SpanAttributes) AS attributes
+FROM otel_traces WHERE NOT mapContains(SpanAttributes, '{REQUEST_MARK}') AND NOT mapContains(ResourceAttributes, '{RUN}'))"""
 """Common table expressions that make our relations of `otel_traces`."""
 
 _CLICK = ClickDialect(SOURCE)

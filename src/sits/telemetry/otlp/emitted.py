@@ -10,13 +10,17 @@ SERVER  POST /v1/chat/completions        llm.request      id[:16], child of the 
 `id` is the request's, 32 hex digits: both ids follow from it, so the engine's span is a child of ours whoever sends first, and a row sent twice
 makes the same spans again.  A request that was never sent to an engine is one span.
 
-Rules: names follow the conventions (`core.otel_names`), breakpoints are attributes of the span they lie in.  Times are wall clock: the row's
-`wall_ns` is that of its first point, and the others lie as far from it as the monotonic clock says.  What our call to the engine failed with is an
+Rules: names follow the conventions (`core.otel_names`).  The request's own span has everything the row says, all breakpoints too, so that one span
+is one row where spans are kept (`telemetry.clickhouse`); the spans below it show the same in the words of the conventions and repeat no breakpoint.
+Counts of tokens are `gen_ai.usage.*` on our call to the engine alone, for tools add those up over spans; the request's are `sits.prompt_tokens` and so on.
+Times are wall clock: the request's span begins at the row's `wall_ns`, that of its first point, and the others lie as far from it as the
+monotonic clock says.  What our call to the engine failed with is an
 error of its span; a request the caller has to mend is no error of ours.
 
-Deliberately absent: bytes and connections; who the engine's maker is (`providers` says).
+Deliberately absent: the hash of the prompt (it tells equal prompts); bytes and connections; who the engine's maker is (`providers` says).
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -32,15 +36,13 @@ from sits.core.breakpoints import (
     LAST_TOKEN,
     NAMES,
     POINT_COUNT,
-    ROUTED,
     SENT,
 )
 from sits.telemetry.spans_json import CLIENT, ERROR, INTERNAL, SERVER, UNSET, Span
 from sits.telemetry.tables import Columns
 
+_ID, _HEX = re.compile("[0-9a-f]{32}"), set("0123456789abcdef")
 DEFAULT_ROUTE = "/v1/chat/completions"
-_HTTP = (*range(ROUTED + 1), SENT)
-_CALL = tuple(range(DISPATCHED, SENT))
 
 
 class Row:
@@ -55,9 +57,9 @@ class Row:
         """Whether all of them were seen."""
         return all(self.how[point] for point in points)
 
-    def points(self, some: tuple[int, ...]) -> dict[str, int | str]:
-        """Attributes that tell those of `some` that were seen."""
-        seen = [point for point in some if self.how[point]]
+    def points(self) -> dict[str, int | str]:
+        """Attributes that tell the points that were seen."""
+        seen = [point for point in range(POINT_COUNT) if self.how[point]]
         return names.point_attributes({p: self.at[p] for p in seen}, {p: self.how[p] for p in seen})
 
     @property
@@ -86,7 +88,15 @@ def rows_of(requests: Columns) -> list[Row]:
         Row({name: values[i] for name, values in columns.items()}, wall[i], seen)
         for i, seen in enumerate(how.tolist())
     ]
-    return [row for row in made if any(row.how) and len(row.told["id"]) == 32]
+    return [row for row in made if _can_be_told(row)]
+
+
+def _can_be_told(row: Row) -> bool:
+    """Whether OTLP has a form for its ids and times; a row for which it has none must not cost the others."""
+    told = row.told
+    seen = [at for at, how in zip(row.at, row.how, strict=True) if how]
+    ids = _ID.fullmatch(told["id"]) and (not told["trace_id"] or _ID.fullmatch(told["trace_id"]))
+    return bool(ids and seen) and min(told["wall_ns"], *seen) > 0 and not set(told["parent_id"]) - _HEX
 
 
 def spans_of(
@@ -104,8 +114,8 @@ def request_spans(row: Row, _: names.Convention, providers: Mapping[str, str]) -
     told, request_id = row.told, row.told["id"]
     trace_id = told["trace_id"] or request_id
     server_id, call_id = server_span_id(request_id), request_id[16:]
-    seen = [at for at in row.at if at]
-    start, end = min(seen), max(seen)
+    start = told["wall_ns"]
+    end = max(start, *row.at)
     server = Span(
         trace_id,
         server_id,
@@ -179,13 +189,21 @@ def _server_attributes(row: Row) -> dict[str, Any]:
         names.TENANT: told["tenant"] or None,
         names.ENGINE: told["engine"] or None,
         names.ARM: told["arm"] or None,
+        names.ADAPTER: told["adapter"] or None,
+        names.RUN: told["run_id"] or None,
+        names.BUILD: told["abstraction_layer"] or None,
+        names.PROMPT_TOKENS: told["prompt_tokens"] or None,
+        names.TOKENS_OUT: told["output_tokens"] or None,
+        names.TOKENS_CACHED: told["cached_tokens"] or None,
+        names.PREEMPTIONS: told["preemptions"] or None,
+        names.WEIGHT: told["weight"] if told["weight"] > 1 else None,
         names.TTFT: (row.at[FIRST_TOKEN] - row.at[API_RECV]) / 1e9
         if row.has(API_RECV, FIRST_TOKEN)
         else None,
     }
     if told["status"] >= 500:
         made[names.ERROR_TYPE] = told["detail"] or str(told["status"])
-    return made | row.points(_HTTP)
+    return made | row.points()
 
 
 def _call_attributes(row: Row, providers: Mapping[str, str]) -> dict[str, Any]:
@@ -206,7 +224,7 @@ def _call_attributes(row: Row, providers: Mapping[str, str]) -> dict[str, Any]:
     }
     if told["outcome"] == "failed":
         made[names.ERROR_TYPE] = told["detail"] or str(told["status"])
-    return made | row.points(_CALL)
+    return made
 
 
 def _stage_attributes(stage: str, row: Row) -> dict[str, Any]:
