@@ -6,8 +6,11 @@ from typing import Any
 import msgspec
 
 from app_synthetic import empty_report, synthetic_report, why_report
+from profile_programs import PROFILE, slow_and_others
+from sits.app.profiles.section import cpu_of
 from sits.core.finding import Interval
 from sits.core.report import Report
+from sits.telemetry.profile.profile import merged
 
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
 FETCHING = {"src", "href", "srcset", "action", "formaction", "poster", "data", "xlink:href", "background"}
@@ -101,11 +104,20 @@ def hopeless() -> Report:
     )
 
 
+def sampled_report() -> Report:
+    """Processes were sampled meanwhile: layers of their own, and slow requests that differ."""
+    profile = merged([msgspec.structs.replace(PROFILE, process="worker-0, keeper"), slow_and_others()])
+    slow = {sample.labels.trace: sample.labels.trace[0] == "s" for sample in slow_and_others().samples}
+    return msgspec.structs.replace(why_report(), cpu=cpu_of(profile, slow))
+
+
 def every_report() -> dict[str, Report]:
     """All reports the page must stand."""
     return {
         "full": synthetic_report(),
         "why": why_report(),
+        "sampled": sampled_report(),
+        "hostile sampled": hostile(sampled_report()),
         "empty": empty_report(),
         "hopeless": hopeless(),
         "hostile": hostile(synthetic_report()),

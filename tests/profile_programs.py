@@ -51,6 +51,19 @@ print(__name__, sys.argv[1:])
 """
 
 
+def slow_and_others(share_slow=0.8):
+    """Stacks of 40 slow requests (traces s0..) and 200 others (r0..): the slow ones wait for a lock more often."""
+    samples = []
+    for group, count, share in (("s", 40, share_slow), ("r", 200, 0.3)):
+        for number in range(count):
+            for turn in range(10):
+                leaf = "lock" if turn < 10 * share else "work"
+                samples.append(
+                    Sample((Frame("main"), Frame(leaf)), 10**7, 1, Labels("http", "x", f"{group}{number}"))
+                )
+    return Profile(tuple(samples))
+
+
 def pprof_class():
     """The message class of `perftools.profiles.Profile`."""
     file = descriptor_pb2.FileDescriptorProto(

@@ -89,6 +89,8 @@ def test_every_command_explains_itself(run, command):
         "alerts": "rules",
         "logs": "timeouts",
         "otel": "collector",
+        "profile": "show",
+        "store": "info",
     }
     if command in inner:  # a group: its commands have it
         assert "--json" in run(command, inner[command], "--help")[1]

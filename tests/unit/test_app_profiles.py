@@ -9,18 +9,22 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from profile_programs import PROFILE, SPIN
+from app_synthetic import why_report
+from profile_programs import PROFILE, SPIN, slow_and_others
 from sits.app.cli import cli, run_command
 from sits.app.profiles.flame import flame
 from sits.app.profiles.page import page_html
+from sits.app.profiles.section import cpu_of, with_cpu
 from sits.app.profiles.source import read_profile
+from sits.app.report import render_html, report_json
 from sits.app.up.profiling import Desk, Order, Part, Profiler, put_order, take_order
 from sits.core.config import load_fleet
 from sits.core.errors import ConfigErrors, SitsError
+from sits.core.report import Report
 from sits.telemetry.profile import folded, pprof
 from sits.telemetry.profile.compare import compare
 from sits.telemetry.profile.kept import joined, profile_of, row_of
-from sits.telemetry.profile.profile import Frame, Labels, Profile, Sample
+from sits.telemetry.profile.profile import Frame, Profile, Sample
 from sits.telemetry.store import DuckStore
 from sits.telemetry.tables import PROFILES, REQUESTS, columns_of
 from sits.world import RealWorld
@@ -164,18 +168,6 @@ def test_a_linked_page_has_no_style_and_no_script_of_its_own():
     assert '<script src="/profile/flame.js"></script>' in page
 
 
-def slow_and_others(share_slow=0.8):
-    samples = []
-    for group, count, share in (("s", 40, share_slow), ("r", 200, 0.3)):
-        for number in range(count):
-            for turn in range(10):
-                leaf = "lock" if turn < 10 * share else "work"
-                samples.append(
-                    Sample((Frame("main"), Frame(leaf)), 10**7, 1, Labels("http", "x", f"{group}{number}"))
-                )
-    return Profile(tuple(samples))
-
-
 def test_a_comparison_says_what_differs_and_colours_only_that():
     profile = slow_and_others()
     compared = compare(profile, lambda trace: trace[0] == "s")
@@ -252,6 +244,73 @@ def test_slow_requests_of_a_store_are_compared_with_the_others(store, tmp_path):
     )
     assert lock["told_from_chance"]
     assert "Slow requests against the others" in out.read_text()
+
+
+def test_a_report_has_a_section_of_processor_time_where_its_window_was_sampled_and_else_none(store, tmp_path):
+    world = RealWorld()
+    since_ns = world.wall_ns() - 300 * SECOND
+    report = with_cpu(why_report(), store, world, since_wall_ns=since_ns)
+    differs = {one.name: one.differs for one in report.cpu.functions}
+    assert (differs["lock"].slow, differs["lock"].slow_samples) == (pytest.approx(0.8), 320)
+    assert differs["lock"].told
+    assert (report.cpu.samples, report.cpu.requests, report.cpu.slow_requests) == (2400, 240, 40)
+    assert sum(node.samples for node in report.cpu.nodes if node.depth == 1) == 2400
+    assert {(one.name, one.share.value, one.samples) for one in report.cpu.operations} == {
+        ("http/x", 1.0, 2400)
+    }
+    page = render_html(report)
+    assert page.count('class="flame"') == 2
+    assert "2,400 samples of worker-0, 100 a second of CPU time" in page
+    assert 'id="cpu-slow"' in page
+    back = msgspec.json.decode(report_json(report), type=Report)
+    assert render_html(back) == render_html(msgspec.json.decode(report_json(back), type=Report))
+    assert [node.function for node in back.cpu.nodes] == [node.function for node in report.cpu.nodes]
+    for none in (
+        with_cpu(why_report(), store, world, since_wall_ns=world.wall_ns()),
+        with_cpu(why_report(), store, world, since_wall_ns=since_ns, newest=True),  # profiles of another run
+    ):
+        assert none == why_report()
+        assert b'"cpu":' not in report_json(none)
+        assert "cpu" not in re.findall(r'id="([^"]*)"', render_html(none))
+
+
+def test_a_spoilt_profile_is_a_doubt_of_a_report_and_not_its_end(store):
+    world = RealWorld()
+    spoilt = [("run", world.wall_ns(), SECOND, "keeper", 10**7, 1, 10**7, 0, b"\x1f\x8bnonsense")]
+    with DuckStore(store, world=world) as opened:
+        opened.append("profiles", columns_of(PROFILES, spoilt))
+    report = with_cpu(why_report(), store, world, since_wall_ns=world.wall_ns() - 300 * SECOND)
+    assert report.cpu is msgspec.UNSET
+    assert "cannot be read: profile of keeper" in report.notes[-1].text
+
+
+def test_too_few_slow_requests_leave_the_difference_out_of_a_report_and_say_so():
+    cpu = cpu_of(slow_and_others(), {"s1": True, "r1": False})
+    page = render_html(msgspec.structs.replace(why_report(), cpu=cpu))
+    assert "Slow requests are not compared with the others: 1 slow request was sampled (10 samples)" in page
+    assert page.count('class="flame"') == 1
+    assert 'id="cpu-slow"' not in page
+
+
+def test_why_and_investigate_read_the_profiles_of_the_store_they_are_told(store, tmp_path, monkeypatch):
+    import sits.bench.investigate
+    import sits.bench.why
+
+    monkeypatch.setattr(
+        sits.bench.why, "why", lambda *_: msgspec.structs.replace(why_report(), before=digested("run"))
+    )
+    monkeypatch.setattr(sits.bench.investigate, "investigate", lambda *_, **__: why_report())
+    invoke = CliRunner().invoke
+    shown = invoke(cli, ["why", "--store", str(store), "--json"], standalone_mode=False)
+    assert json.loads(shown.stdout)["cpu"]["samples"] == 2400
+    target = ["investigate", "--target", "http://x", "-q", "--json"]
+    assert "cpu" not in json.loads(invoke(cli, target, standalone_mode=False).stdout)
+    late = invoke(cli, [*target, "--store", str(store)], standalone_mode=False)
+    assert "cpu" not in json.loads(late.stdout)  # the profiles there are from before
+
+
+def digested(digest):
+    return msgspec.structs.replace(why_report().before, config_digest=digest)
 
 
 def test_an_engines_file_is_shown_beside_a_gateways_minutes(store, tmp_path):

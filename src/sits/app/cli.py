@@ -189,12 +189,15 @@ def why(since: int, store: Path, html: Path | None, as_json: bool) -> int:
     Reads what `sitsctl up` recorded.  Exits with 1 when the objective was missed or is not proven met.
     """  # fmt: skip
     from sits.app import output  # noqa: PLC0415
+    from sits.app.profiles.section import with_cpu  # noqa: PLC0415
     from sits.bench.why import why as explain  # noqa: PLC0415
     from sits.world import RealWorld  # noqa: PLC0415
 
     output.require_store(store)
     output.prepare(html.parent if html else None)
-    report = explain(store, since, RealWorld())
+    world = RealWorld()
+    begin_wall_ns = world.wall_ns() - since
+    report = with_cpu(explain(store, since, world), store, world, since_wall_ns=begin_wall_ns, newest=True)
     output.show(report, as_json=as_json, written=output.write_page(report, html) if html else None)
     return OK if output.proven(report) else MISSED
 
@@ -239,6 +242,12 @@ def why(since: int, store: Path, html: Path | None, as_json: bool) -> int:
     default=None,
     help="Write report.html and report.json there.",
 )
+@click.option(
+    "--store",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    help="The store of the gateway at TARGET, for the profiles it takes meanwhile.",
+)
 @_json
 @_quiet
 def investigate(
@@ -250,6 +259,7 @@ def investigate(
     api_key_env: str,
     seed: int,
     out: Path | None,
+    store: Path | None,
     as_json: bool,
     quiet: bool,
 ) -> int:
@@ -264,10 +274,14 @@ def investigate(
     from sits.world import RealWorld  # noqa: PLC0415
 
     output.prepare(out)
+    if store is not None:
+        output.require_store(store)
+    world = RealWorld(seed)
+    begin_wall_ns = world.wall_ns()
     with Progress(quiet=quiet) as progress:
         report = look(
             target,
-            world=RealWorld(seed),
+            world=world,
             model=model,
             api_key=os.environ.get(api_key_env, ""),
             metrics_url=metrics_url,
@@ -275,6 +289,10 @@ def investigate(
             loaded_rate=rate or 0.0,
             progress=progress,
         )
+    if store is not None:
+        from sits.app.profiles.section import with_cpu  # noqa: PLC0415
+
+        report = with_cpu(report, store, world, since_wall_ns=begin_wall_ns)
     output.show(report, as_json=as_json, written=output.write_report(report, out) if out else None)
     return OK if output.proven(report) else MISSED
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from sits.core.cpu_report import CpuTime
 from sits.core.finding import Change, Finding, Interval
 from sits.core.fleet import Fleet
 from sits.core.run import Run
@@ -167,7 +168,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     `kind` is `reproduce`, `why` or `investigate`.  `after`, `ablation` and `changes` are present where a changed
     configuration was run, and `saved` is then the paired difference of their P99s in ms; `left_out` are ids of fixes
-    that were tried and are not in `after`.  `verified` says whether `after` meets the objective at the interval's upper bound.
+    that were tried and are not in `after`.  `cpu` is there where processes were sampled meanwhile.  `verified` says whether `after` meets the objective at the interval's upper bound.
     """
 
     version: int = 1
@@ -193,3 +194,4 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[Change, ...] = ()
     notes: tuple[Note, ...] = ()
     facts: dict[str, Any] = {}
+    cpu: CpuTime | msgspec.UnsetType = msgspec.UNSET

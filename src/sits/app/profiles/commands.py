@@ -68,7 +68,7 @@ class _Profile(click.Group):
 def profile() -> None:
     """Say where processor time goes.
 
-    `sitsctl profile -- python script.py` is short for `sitsctl profile run -- python script.py`.
+    `sitsctl profile -- python script.py` is short for `sitsctl profile run -- python script.py`.  Every command has --json.
     """  # fmt: skip
 
 
@@ -76,11 +76,12 @@ def profile() -> None:
 @click.argument("program", nargs=-1, required=True)
 @_hz
 @_out
-def run(program: tuple[str, ...], hz: int, outs: tuple[Path, ...]) -> int:
+@_json
+def run(program: tuple[str, ...], hz: int, outs: tuple[Path, ...], as_json: bool) -> int:
     """Run a Python PROGRAM and sample it: `-- python script.py ...`, `-- script.py ...` or `-- -m module ...`.
 
     Exits as the program does.  Programs it starts are not sampled.  Spans of `sits.span` and of OpenTelemetry name
-    operations and traces.
+    operations and traces.  With --json the program's own output goes to standard error.
     """  # fmt: skip
     from sits.app.profiles.source import check_format, write_profile  # noqa: PLC0415
     from sits.telemetry.profile import child  # noqa: PLC0415
@@ -94,7 +95,7 @@ def run(program: tuple[str, ...], hz: int, outs: tuple[Path, ...]) -> int:
         result = Path(place, "result.json")
         command = [*interpreter, str(child.__file__), str(result), str(hz), *rest]
         try:
-            code = subprocess.run(command, check=False).returncode  # noqa: S603  (what the user asked to run)
+            code = subprocess.run(command, check=False, stdout=2 if as_json else None).returncode  # noqa: S603  (what the user asked to run)
         except FileNotFoundError:
             raise click.UsageError(f"there is no program {interpreter[0]!r}") from None
         if not result.exists():
@@ -115,7 +116,12 @@ def run(program: tuple[str, ...], hz: int, outs: tuple[Path, ...]) -> int:
     )
     for out in outs:
         write_profile(out, made, made.process, "Sampled by sitsctl profile.")
-    _tell(made, outs)
+    if as_json:
+        from sits.app.output import print_json  # noqa: PLC0415
+
+        print_json(_document(made, None))
+    else:
+        _tell(made, outs)
     if told["failures"]:
         click.echo(f"sitsctl: {told['failures']} samples could not be taken", err=True)
     return code
@@ -334,8 +340,8 @@ def _document(found: "Profile", compared: Any) -> dict[str, Any]:
 
 def _tell(found: "Profile", outs: "Sequence[Path]", *, compared: Any = None, err: bool = True) -> None:
     """The summary in words: operations, the busiest functions, what differs."""
-    from sits.app.profiles.flame import short  # noqa: PLC0415
     from sits.app.profiles.page import margin, summary  # noqa: PLC0415
+    from sits.app.report.flame import short  # noqa: PLC0415
     from sits.telemetry.profile.tree import by_operation, functions  # noqa: PLC0415
 
     def say(line: str = "") -> None:

@@ -11,7 +11,8 @@ from html import escape
 from importlib import resources
 from math import sqrt
 
-from sits.app.profiles.flame import Flame, flame, short
+from sits.app.profiles.flame import Flame, flame
+from sits.app.report.flame import layer_class, short
 from sits.app.report.svg import element
 from sits.core.units import SECOND
 from sits.telemetry.profile.compare import Z95, Comparison, Difference
@@ -142,10 +143,11 @@ def _compared(compared: Comparison) -> list[str]:
 def _bar(profile: Profile, compared: Comparison | None) -> str:
     layers: dict[str, int] = {}
     for sample in profile.samples:
-        layers[sample.labels.layer] = layers.get(sample.labels.layer, 0) + sample.ns
+        layer = layer_class(sample.labels.layer)
+        layers[layer] = layers.get(layer, 0) + sample.ns
     chips = [
-        f'<button class="chip of-{escape(layer or "none")}" aria-pressed="false" data-layer="{escape(layer or "none")}">'
-        f"{escape(layer or 'not known')} <b>{ns / profile.ns:.0%}</b></button>"
+        f'<button class="chip of-{layer}" aria-pressed="false" data-layer="{layer}">'
+        f"{'not known' if layer == 'none' else layer} <b>{ns / profile.ns:.0%}</b></button>"
         for layer, ns in sorted(layers.items(), key=lambda one: -one[1])
         if ns >= profile.ns / 200
     ]
@@ -170,7 +172,7 @@ def _small(drawn: Flame) -> str:
 def _operations(profile: Profile) -> str:
     rows, ranked = [], by_operation(profile.samples)[:OPERATIONS]
     for name, ns, count in ranked:
-        share, layer = ns / profile.ns, name.split("/")[0] or "none"
+        share, layer = ns / profile.ns, layer_class(name.split("/")[0])
         bar = element(
             "svg",
             element("rect", width=f"{100 * ns / ranked[0][1]:.1f}%", height=8, rx=2, class_=f"of-{layer}"),

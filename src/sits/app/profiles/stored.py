@@ -22,14 +22,27 @@ SLOW = 0.01
 
 
 def profiles_in(
-    store: Path, world: World, *, since_wall_ns: int, until_wall_ns: int | None = None, process: str = ""
+    store: Path,
+    world: World,
+    *,
+    since_wall_ns: int,
+    until_wall_ns: int | None = None,
+    process: str = "",
+    digest: str | None = None,
 ) -> list[Profile]:
-    """The profiles of a window, of one process or of all."""
+    """The profiles of a window, of one process or of all; with `digest` those of the newest run, if it served that configuration."""
     until = world.wall_ns() if until_wall_ns is None else until_wall_ns
     with DuckStore(store, world=world) as opened:
-        rows = opened.scan(
-            "profiles_window", since_wall_ns=since_wall_ns, until_wall_ns=until, process=process or None
+        rows = list(
+            opened.scan(
+                "profiles_window", since_wall_ns=since_wall_ns, until_wall_ns=until, process=process or None
+            )
         )
+    if digest is not None and rows:
+        newest = max(rows, key=lambda row: int(row["wall_ns"]))["run_id"]
+        if not newest.endswith(digest):
+            return []
+        rows = [row for row in rows if row["run_id"] == newest]
     return list(in_window(rows, since_wall_ns, until))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from sits.app.report import grouping, numbers, stages, takeaways
 from sits.app.report.ablation import ablation
+from sits.app.report.cpu import cpu
 from sits.app.report.data import check_finite
 from sits.app.report.matrix import matrix
 from sits.app.report.spectrum import spectrum
@@ -80,6 +81,7 @@ def _context(report: Report) -> dict[str, Any]:
         "ablation": ablation(report),
         "timeline": timeline(report),
         "topologies": _topologies(report),
+        "cpu": cpu(report.cpu),
         "changes": grouping.changes(report.changes, report),
         "says": says,
         "observations": OBSERVATIONS,

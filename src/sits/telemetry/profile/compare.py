@@ -85,7 +85,7 @@ def compare(profile: Profile, is_slow: Callable[[str], bool | None]) -> Comparis
     for name, group in zip(("slow", "other"), groups, strict=True):
         if len(group.traces) < REQUESTS_MIN:
             said = (
-                f"{len(group.traces)} {name} requests were sampled ({group.count} samples); "
+                f"{len(group.traces)} {name} request{' was' if len(group.traces) == 1 else 's were'} sampled ({group.count} samples); "
                 f"telling them apart needs {REQUESTS_MIN}: look at a longer window or sample faster"
             )
             return Comparison(slow, rest, (), said)
