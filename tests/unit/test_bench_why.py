@@ -1,5 +1,6 @@
 """`why` on stores whose answers were streamed, were not, or are too few to prove anything."""
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -8,8 +9,11 @@ from sits.app.report.verdict import state
 from sits.bench.why import why
 from sits.core.breakpoints import FIRST_TOKEN, NAMES, POINT_COUNT
 from sits.core.config import dump_fleet
+from sits.core.errors import UnknownError
 from sits.core.fleet import Fleet, Objective, OpenAIEngine
-from sits.core.units import MS, SECOND
+from sits.core.fleet_inject import Injection
+from sits.core.units import MS, SECOND, Share
+from sits.policy.inject import drawn
 from sits.telemetry.store import DuckStore
 from sits.telemetry.tables import REQUESTS, SIGHTINGS
 from sits.world import RealWorld
@@ -112,3 +116,61 @@ def test_what_an_engine_tells_by_its_spans_is_in_the_report(ask, off_ns, clock):
     assert clock in notes(report)["What others saw"]
     assert "tells 1200 points of 400 requests" in notes(report)["What others saw"]
     assert {"to_engine", "engine_queue"} <= {stage.stage for stage in report.stages}
+
+
+def test_a_reload_hides_nothing_and_a_fault_put_in_on_purpose_is_found_again(tmp_path):
+    world, parts = RealWorld(), []
+    fleet = Fleet(
+        name="t",
+        objective=Objective(metric="ttft", p99=1200 * MS),
+        engines=(OpenAIEngine(name="e0", url="http://127.0.0.1:1", models=("m",)),),
+    )
+    slow = Injection(name="slow", share=Share(0.25), delay=2500 * MS)
+    faulty = msgspec.structs.replace(fleet, injections=(slow,))
+    ids = [f"{i * 0x01000193 % 2**32:08x}{i:024x}" for i in range(1000)]
+    waits = np.where(np.array([drawn(one) < 0.25 for one in ids]), 2499.5, 0.0)
+    start = world.wall_ns() - 600 * SECOND
+    for part, knobs in enumerate((Knobs(gateway_wait_ms=waits), Knobs())):
+        requests, _, _ = make(knobs)
+        requests["id"] = np.array(ids if part == 0 else [f"f{one[1:]}" for one in ids], dtype=object)
+        for name in NAMES:
+            requests[name] = np.where(requests[name] > 0, requests[name] + part * 120 * SECOND, 0)
+        requests["authorized"] = requests["parsed"] + 20_000  # an injected delay is between the two
+        requests["run_id"] = np.array([f"t-{part}-{'abc' if part else 'bad'}"] * 1000, dtype=object)
+        requests["wall_ns"] = requests["api_recv"] + start
+        parts.append({name: requests[name] for name in REQUESTS})
+    elsewhere = {
+        **parts[1],
+        "run_id": np.array(["t-0-abc"] * 1000, dtype=object),
+        "wall_ns": parts[1]["wall_ns"] - 100 * SECOND,
+    }
+    with DuckStore(tmp_path / "store") as store:
+        for part in (*parts, elsewhere):
+            store.append("requests", part)
+        store.flush()
+    (tmp_path / "store" / "fleet-abc.yaml").write_text(dump_fleet(fleet))
+    (tmp_path / "store" / "fleet-bad.yaml").write_text(dump_fleet(faulty))
+    report = why(tmp_path / "store", 900 * SECOND, world)
+    assert report.before.latency.n == 2000
+    assert report.verified is False
+    assert "2 configurations (the newest, abc" in report.title
+    assert report.findings[0].id == "injected_fault"
+    assert f"{np.mean(waits > 0) / 2:.1%} of the requests" in report.findings[0].claim
+    assert "gateway_saturation" not in [one.id for one in report.findings]
+    told = {note.title: note.text for note in report.notes}
+    assert "bad from" in told["Configurations"]
+    assert told["Left out"].startswith("1,000 requests of other machines")
+
+
+def test_a_store_of_failures_alone_names_them_and_where_to_look(tmp_path):
+    world = RealWorld()
+    requests, _, _ = make(Knobs(n=5))
+    requests |= {
+        "outcome": np.array(["failed"] * 4 + ["refused"], dtype=object),
+        "wall_ns": np.full(5, world.wall_ns()),
+    }
+    with DuckStore(tmp_path / "store") as store:
+        store.append("requests", {name: requests[name] for name in REQUESTS})
+        store.flush()
+    with pytest.raises(UnknownError, match=r"4 failed, 1 refused.*sitsctl logs timeouts"):
+        why(tmp_path / "store", 900 * SECOND, world)

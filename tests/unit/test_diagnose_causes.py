@@ -42,7 +42,20 @@ CASES = {
 
 
 def test_every_detector_has_a_case():
-    assert {detector.__name__ for detector in DETECTORS} == set(CASES)
+    assert {detector.__name__ for detector in DETECTORS} == {*CASES, "injected_fault"}
+
+
+def test_a_fault_put_in_on_purpose_is_named_and_no_wait_for_the_cpu():
+    wait = np.where(np.arange(1000) % 10 == 3, 400.0, 0.0)
+    requests, steps, signals = make(Knobs(gateway_wait_ms=wait))
+    unnamed = look(None, fleet_of(), tables=(requests, steps, signals))
+    assert [f.id for f in unnamed][:1] == ["gateway_saturation"]
+    requests = {**requests, "injected_ns": (wait * MS).astype(np.int64)}
+    found = look(None, fleet_of(), tables=(requests, steps, signals))
+    assert found[0].id == "injected_fault"
+    assert "gateway_saturation" not in [f.id for f in found]
+    assert abs(found[0].effect_ms.value - 400.0) < 1.0
+    assert "10.0% of the requests on purpose" in found[0].claim
 
 
 @pytest.mark.parametrize("cause", sorted(CASES))

@@ -5,27 +5,28 @@ that was served (kept beside the tables).  Too few requests for a tail is said, 
 P99 needs `P99_REQUESTS_MIN` of them, and with fewer nothing is called met.  TTFT is that of streamed answers, the only
 ones with a first token; where there are too few, the report is about the end-to-end time and judges no TTFT by it.
 
+A window may hold several configurations; the figures are of all requests in it (`bench.recorded_window`), and it says so.
+
 Where only a share of the rows was kept, each counts as often as it stands for.
 
 Deliberately absent: proposals that were not tried.  A live store has no second run; `reproduce` has.
 """
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from sits.bench.assemble import DEFINITIONS, Tables, anatomy, other_latencies
-from sits.core.config import load_fleet
+from sits.bench.assemble import DEFINITIONS, anatomy, other_latencies
+from sits.bench.recorded_window import Recorded, recorded
 from sits.core.errors import UnknownError
-from sits.core.fleet import Fleet
 from sits.core.ports import World
 from sits.core.report import P99_REQUESTS_MIN, LatencySummary, Note, Report, Side
-from sits.core.units import MS, show_duration
+from sits.core.units import MS, SECOND, show_duration
 from sits.diagnose.decompose import account, decompose, latency_summary, left_out
 from sits.diagnose.spectrum import series
 from sits.telemetry import joining
-from sits.telemetry.joining import Joined
 from sits.telemetry.store import DuckStore
 from sits.telemetry.tables import Columns
 from sits.telemetry.thinning import standing_for
@@ -43,18 +44,18 @@ def why(store: Path, since_ns: int, world: World) -> Report:
 
     """
     with DuckStore(store, world=world) as opened:
-        kept, run_id, joined = _newest_run(opened, world.wall_ns() - since_ns)
+        found = recorded(opened, store, world.wall_ns() - since_ns)
+    kept, run_id, joined, fleet = found.tables, found.run_id, found.joined, found.fleet
     tables = msgspec.structs.replace(kept, requests=standing_for(kept.requests))
-    fleet = _served(store, run_id)
     promised = fleet.objective.metric if fleet else "ttft"
     objective_ms = (fleet.objective.p99 if fleet else 1_200 * MS) / MS
     done = int(np.sum(tables.requests["outcome"] == "completed")) if tables.requests else 0
     if done < LEAST_COMPLETED:
         raise UnknownError(
-            f"{done} completed requests in the last {show_duration(since_ns)} of {store}",
+            f"{done} completed requests in the last {_span(since_ns)} of {store}{_instead(tables.requests)}",
             field="since",
             value=since_ns,
-            hint="look further back with --since, or send some traffic first",
+            hint=_way_out(tables.requests, store),
         )
     streamed = len(decompose(tables.requests, "ttft").rows)
     metric = promised if streamed >= LEAST_COMPLETED else "e2e"
@@ -73,7 +74,7 @@ def why(store: Path, since_ns: int, world: World) -> Report:
     verified = _verified(latency, objective_ms) if metric == promised else None
     return Report(
         kind="why",
-        title=f"{fleet.name if fleet else run_id}: the last {show_duration(since_ns)}",
+        title=f"{fleet.name if fleet else run_id}: the last {_span(since_ns)}{_newest_since(found)}",
         headline=_headline(latency, promised, objective_ms),
         objective_metric=metric,
         objective_ms=objective_ms,
@@ -90,14 +91,71 @@ def why(store: Path, since_ns: int, world: World) -> Report:
             *DEFINITIONS,
             Note(
                 "Source",
-                f"Requests of run {run_id} as measured at the gateway; engine points 5 to 16 are missing where neither an engine nor its spans nor a probe tell them, and show as unattributed.",
+                "Requests as measured at the gateway; engine points 5 to 16 are missing where neither an engine nor its spans nor a probe tell them, and show as unattributed.",
             ),
+            *_several(found),
             *(Note("What others saw", text) for text in joining.notes(joined)),
             *_sampled(len(kept.requests["outcome"]), len(tables.requests["outcome"])),
             *left_out(tables.requests, metric),
             *_not_streamed(done, streamed, promised, metric),
         ),
     )
+
+
+def _span(ns: int) -> str:
+    """A window as people say it.
+
+    >>> _span(900 * SECOND), _span(45 * SECOND), _span(36 * 3600 * SECOND)
+    ('15 min', '45 s', '36 h')
+    """
+    for unit, size in (("h", 3600 * SECOND), ("min", 60 * SECOND)):
+        if ns >= size and ns % size == 0:
+            return f"{ns // size} {unit}"
+    return show_duration(ns)
+
+
+def _instead(requests: Columns) -> str:
+    """What became of the requests when (nearly) none was completed."""
+    outcomes = [one for one in requests["outcome"].tolist() if one != "completed"] if requests else []
+    counts = [f"{outcomes.count(one)} {one}" for one in dict.fromkeys(outcomes)]
+    return f": {', '.join(counts)}" if counts else ""
+
+
+def _way_out(requests: Columns, store: Path) -> str:
+    if _instead(requests):
+        return f"whose failures these were: sitsctl logs timeouts --store {store}; each as a line: sitsctl logs --store {store}"
+    return "look further back with --since, or send some traffic first"
+
+
+def _several(found: Recorded) -> tuple[Note, ...]:
+    """Say which configurations served in the window, where it was not one, and what could not be laid beside them."""
+    told = []
+    if len(found.served) > 1:
+        parts = ", ".join(
+            f"{one.digest} from {_clock(one.first_wall_ns)} ({one.n:,} requests)" for one in found.served
+        )
+        told.append(
+            Note(
+                "Configurations",
+                f"{len(found.served)} times a configuration began to serve in this window: {parts}, UTC. The figures are of all of them; the objective and settings are the newest one's.",
+            )
+        )
+    if found.left_out:
+        text = f"{found.left_out:,} requests of other machines, or from before the machine started, are not in the figures: their clock is another one."
+        told.append(Note("Left out", text))
+    return tuple(told)
+
+
+def _newest_since(found: Recorded) -> str:
+    """For the title: that it was not one configuration all the time."""
+    if len(found.served) < 2:
+        return ""
+    newest = found.served[-1]
+    return f", {len(found.served)} configurations (the newest, {newest.digest}, since {_clock(newest.first_wall_ns)} UTC)"
+
+
+def _clock(wall_ns: int) -> str:
+    return datetime.fromtimestamp(wall_ns / SECOND, UTC).strftime("%H:%M:%S")
 
 
 def _sampled(rows: int, requests: int) -> tuple[Note, ...]:
@@ -139,33 +197,3 @@ def _not_streamed(done: int, streamed: int, promised: str, metric: str) -> tuple
     if metric != promised:
         text += " The objective is for TTFT, but too few requests have one: this report is about their end-to-end time, and the objective is not judged by it."
     return (Note("Not streamed", text),)
-
-
-def _newest_run(store: DuckStore, since_wall_ns: int) -> tuple[Tables, str, Joined]:
-    """The tables of the run whose last request is the newest, from `since_wall_ns` on, and what engines and probes told of them.
-
-    Runs of different processes have different monotonic clocks, so they are never mixed.
-    """
-    runs = [run for run in store.scan("runs") if run["last_wall_ns"] >= since_wall_ns]
-    if not runs:
-        raise UnknownError(
-            "nothing was recorded in that time",
-            field="since",
-            value=since_wall_ns,
-            hint="look further back with --since",
-        )
-    run = max(runs, key=lambda r: (r["last_wall_ns"], r["run_id"]))
-    requests: Columns = store.columns("requests_window", run_id=run["run_id"], since_wall_ns=since_wall_ns)
-    seen = store.columns("sightings_window", run_id=run["run_id"], since_wall_ns=since_wall_ns)
-    joined = joining.completed(requests, seen)
-    arrived = requests["api_recv"][requests["api_recv"] > 0]
-    start_ns = int(arrived.min()) if len(arrived) else None
-    window = {"run_id": run["run_id"], "start_ns": start_ns}
-    steps, signals = store.columns("steps_window", **window), store.columns("signals_window", **window)
-    return Tables(joined.requests, steps, signals), run["run_id"], joined
-
-
-def _served(store: Path, run_id: str) -> Fleet | None:
-    """The configuration a run was served with, when its file is still beside the tables."""
-    file = store / f"fleet-{run_id.rsplit('-', 1)[-1]}.yaml"
-    return load_fleet(file.read_text(), file.name) if file.is_file() else None

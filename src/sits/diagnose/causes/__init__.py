@@ -22,6 +22,7 @@ from sits.diagnose.causes.case import LEAST_REQUESTS, Case, unknown
 from sits.diagnose.causes.engine_capacity import engine_capacity
 from sits.diagnose.causes.gateway_saturation import gateway_saturation
 from sits.diagnose.causes.head_of_line_prefill import head_of_line_prefill
+from sits.diagnose.causes.injected_fault import injected_fault
 from sits.diagnose.causes.kv_pressure import kv_pressure
 from sits.diagnose.causes.link import numa_remote, pcie_dips
 from sits.diagnose.causes.routing_imbalance import routing_imbalance
@@ -34,6 +35,7 @@ Detector = Callable[[Case], Finding | None]
 
 DETECTORS: tuple[Detector, ...] = (
     static_window,
+    injected_fault,
     gateway_saturation,
     head_of_line_prefill,
     kv_pressure,

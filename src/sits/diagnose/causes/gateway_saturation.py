@@ -7,6 +7,8 @@ and `gateway_backlog_ms`, read as lines between their samples and averaged over 
 it was at least `BUSY_SHARE` busy during the waits of tail requests (mean, weighted by the wait), or when the waits of
 all requests rank like the backlog they met (Spearman).
 
+What a fault put in on purpose held is no wait for the CPU (`injected_fault`).
+
 Deliberately absent: tokens after the first (they are late alike, but no metric of ours ends there), and other
 processes on the gateway's machine.
 """
@@ -15,6 +17,7 @@ import numpy as np
 
 from sits.core.finding import Change, Evidence, Finding
 from sits.diagnose.causes.case import Case
+from sits.diagnose.causes.injected_fault import held_ns
 from sits.diagnose.columns import Floats, Ints
 from sits.diagnose.resample import quantile
 
@@ -27,6 +30,7 @@ INWARD = ("parse", "authorize", "route")
 def gateway_saturation(case: Case) -> Finding | None:
     """Find waits in the gateway, inward and outward, that go with its CPU."""
     inward = np.sum([_above_calm(case.cut.stage(stage)) for stage in INWARD], axis=0)
+    inward = np.maximum(inward - held_ns(case), 0)
     whole = case.parts.part("prefill: delivery")
     outward = _above_calm(whole)
     first = case.point("first_token")
