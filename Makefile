@@ -1,7 +1,7 @@
 # Two commands matter: `make demo` and `make test`.  Each sets up what it needs on a fresh machine.
 
 .DEFAULT_GOAL := help
-.PHONY: wheel help demo test check tiny soak bench bench-gateway bench-sim accuracy size picture lock clean
+.PHONY: test-vllm wheel help demo test check tiny soak bench bench-gateway bench-sim accuracy size picture lock clean
 SHELL := /bin/bash
 
 PY := .venv/bin/python
@@ -49,6 +49,9 @@ wheel: .venv/.ready-run ## out/wheels/*.whl with the data plane compiled (needs 
 
 test-wheel: .venv/.ready-dev ## the data plane's tests against the compiled wheel (needs a C compiler); minutes
 	tools/test-wheel
+
+test-vllm: .venv/.ready-dev ## the tests that want a real vLLM, on the CPU; installs it the first time (2.5 GB); ten minutes
+	tools/test-vllm
 
 size: .venv/.ready-dev ## lines of code and of tests for each room
 	@$(PY) tools/size.py
