@@ -13,6 +13,7 @@ from sits.telemetry.parts import HOUR_NS
 from sits.telemetry.rowlog import SignalLog
 from sits.telemetry.store import DuckStore
 from sits.telemetry.tail import Tail
+from sits.telemetry.tending import tend
 
 WRITERS = st.integers(0, 1)
 
@@ -98,6 +99,14 @@ class Following(RuleBasedStateMachine):
     @rule()
     def an_hour_passes(self):
         self.world.at += HOUR_NS
+
+    @rule()
+    def the_clock_is_set_back_over_the_end_of_an_hour(self):
+        self.world.at -= HOUR_NS
+
+    @rule()
+    def hours_that_are_over_are_tended(self):
+        assert not tend(self.path, self.world, grace_ns=-(10**18)).troubles
 
     @rule()
     def what_was_seen_is_no_longer_kept(self):

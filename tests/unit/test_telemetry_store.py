@@ -5,14 +5,18 @@ import sys
 import textwrap
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pytest
 
 from sits.core.breakpoints import NAMES
 from sits.core.errors import BugError
+from sits.telemetry.durable import sync
 from sits.telemetry.queries import QUERIES
 from sits.telemetry.store import FANOUT, DuckStore, StoreError
 from sits.telemetry.tables import MINUTES, REQUESTS, SIGNALS, STEPS, columns_of
+from sits.telemetry.tail import Tail
+from sits.telemetry.tending import tend
 from sits.telemetry.writer import StoreWriter
 
 HOUR_NS = 3600 * 10**9
@@ -315,3 +319,109 @@ def test_a_store_that_cannot_write_keeps_rows_up_to_a_bound_and_recovers(tmp_pat
     writer.write()
     writer.write()
     assert (writer.written, store.pending_rows) == (3, 0)
+
+
+def test_a_clock_set_back_over_the_end_of_an_hour_hides_and_loses_no_row(tmp_path):
+    world = MovableWorld()
+    store, tail = (
+        DuckStore(tmp_path, world=world, grace_ns=-(10**18)),
+        Tail(tmp_path, "requests", world=world),
+    )
+    numbers = iter(range(1000))
+    wanted, seen = [], []
+
+    def flush(times, look=True):
+        for _ in range(times):
+            wanted.append(f"{next(numbers):04d}")
+            store.append("requests", requests(wanted[-1]))
+            store.flush()
+            if look:
+                seen.extend(tail.look()["id"].tolist())
+
+    flush(5)
+    world.wall += HOUR_NS
+    flush(9)
+    world.wall -= HOUR_NS
+    flush(FANOUT + 2, look=False)
+    world.wall += HOUR_NS
+    flush(FANOUT)
+    world.wall += 9 * HOUR_NS
+    assert not tend(tmp_path, world, grace_ns=-(10**18)).troubles
+    with DuckStore(tmp_path, world=world) as reader:
+        assert sorted(ids(reader)) == wanted
+    assert sorted(seen) == wanted
+    late = Tail(tmp_path, "requests", world=world, beginning=True)
+    assert sorted(late.look()["id"].tolist()) == wanted
+
+
+def test_a_name_that_is_not_known_to_be_on_the_disk_is_not_told_and_no_tail_misses_a_row(
+    tmp_path, monkeypatch
+):
+    tail, broken = Tail(tmp_path, "requests"), [True]
+
+    def sync_of(path):
+        if path.is_dir() and broken[0]:
+            raise OSError(5, "Input/output error")
+        sync(path)
+
+    monkeypatch.setattr("sits.telemetry.store.sync", sync_of)
+    with DuckStore(tmp_path) as store:
+        store.append("requests", requests("a", "b"))
+        with pytest.raises(StoreError, match="power cut"):
+            store.flush()
+        seen = tail.look()["id"].tolist()
+        store.append("requests", requests("c"))
+        with pytest.raises(StoreError, match="power cut"):
+            store.flush()
+        broken[0] = False
+        assert (store.flush(), store.pending_rows) == (3, 0)
+        assert sorted(ids(store)) == seen + tail.look()["id"].tolist() == ["a", "b", "c"]
+
+
+def test_what_is_not_the_stores_stops_neither_readers_nor_retention(tmp_path):
+    world = MovableWorld()
+    with DuckStore(tmp_path, world=world) as store:
+        store.append("requests", requests("a"))
+        store.append("signals", signals(0.5))
+        store.flush()
+        hour = next((tmp_path / "requests").iterdir())
+        (hour / "somebody's").mkdir()
+        (hour / "part-x.parquet").write_bytes(b"no")
+        for odd in ("lost+found", "2026139999", "20261201", "٢٠٢٦١٢٠١٠١"):
+            (tmp_path / "requests" / odd).mkdir()
+        (tmp_path / "requests" / "2023111400").write_bytes(b"a file that is named as an hour")
+        (tmp_path / "notes.txt").write_bytes(b"")
+        assert ids(store) == ["a"]
+        world.wall += 100 * HOUR_NS
+        with pytest.raises(StoreError, match="cannot be deleted"):
+            store.retain(HOUR_NS)
+        assert store.scan("signals_window") == [], "the others are"
+
+
+def test_files_of_a_later_version_are_read_for_what_is_known(tmp_path):
+    with DuckStore(tmp_path) as store:
+        store.append("requests", requests("a"))
+        store.flush()
+        (file,) = (tmp_path / "requests").glob("*/*.parquet")
+        wider = file.with_name(file.name.replace("part-", "part-f"))
+        sql = f"COPY (SELECT *, 7 AS colour, [1] AS shape FROM '{file}') TO '{wider}' (FORMAT parquet)"
+        duckdb.sql(sql)
+        assert ids(store) == ["a", "a"]
+        assert list(store.columns("requests_window")) == list(REQUESTS)
+        assert len(Tail(tmp_path, "requests", beginning=True).look()["id"]) == 2
+
+
+def test_a_full_disk_keeps_rows_pending_and_leaves_nothing_half(tmp_path, monkeypatch):
+    store = DuckStore(tmp_path)
+    store.append("requests", requests("a"))
+
+    def full(path):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sits.telemetry.store.sync", full)
+        with pytest.raises(StoreError, match="No space left"):
+            store.flush()
+    assert store.pending_rows == 1
+    assert not list((tmp_path / "requests").glob("*/*"))
+    assert (store.flush(), ids(store)) == (1, ["a"])

@@ -8,6 +8,7 @@ the narrow ones later, so a reader that sees both keeps the widest: ranges of on
 Deliberately absent: a manifest.  The directory listing is the truth, and any process may read it at any time.
 """
 
+import os
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -93,6 +94,22 @@ def current(parts: Iterable[Part]) -> list[Part]:
 def hours_of(table: Path) -> list[Path]:
     """The hour directories of one table, oldest first."""
     try:
-        return sorted(entry for entry in table.iterdir() if hour_end_ns(entry.name) is not None)
+        with os.scandir(table) as entries:
+            return sorted(Path(e.path) for e in entries if hour_end_ns(e.name) is not None and e.is_dir())
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def runs(parts: Iterable[Part]) -> list[list[Part]]:
+    """Current parts of one writer, in their order, cut where a flush is missing: those of a run can be one file.
+
+    What is missing lies in another hour (the clock was set back over the end of one) or was moved out of the store: a file that named it
+    as its own would hide it.
+    """
+    found: list[list[Part]] = []
+    for part in parts:
+        if found and found[-1][-1].writer == part.writer and found[-1][-1].last + 1 == part.first:
+            found[-1].append(part)
+        else:
+            found.append([part])
+    return found

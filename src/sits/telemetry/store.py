@@ -14,7 +14,6 @@ Deliberately absent: updates, and a database file (its owner's lock would shut o
 
 # ruff: noqa: S608 - only our own table and column names and quoted file names are put into SQL
 
-import os
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +27,7 @@ from sits.core.errors import BugError
 from sits.core.ports import World
 from sits.telemetry.dialects import PARAMETER
 from sits.telemetry.duck import StoreError, arrays, connect, empty_table, failure, picked, quoted, rows_from
+from sits.telemetry.durable import deleted, sync
 from sits.telemetry.indexed import LOOKUPS, QUICK, Indexes, window
 from sits.telemetry.parts import (
     FLUSH_ROWS,
@@ -39,6 +39,7 @@ from sits.telemetry.parts import (
     hours_of,
     part_name,
     parts_in,
+    runs,
 )
 from sits.telemetry.queries import QUERIES, parameters_of, tables_of
 from sits.telemetry.tables import FIGURES, TABLES, Columns, checked
@@ -80,6 +81,9 @@ class DuckStore:
         self._writer = uuid.uuid4().hex[:12]
         self._flushes = dict.fromkeys(TABLES, 0)
         self._rows_of: dict[str, dict[int, int]] = {table: {} for table in TABLES}
+        # Hours whose newest names are not known to be on the disk, and the rows in them that nobody was told are durable.
+        self._unsynced: set[Path] = set()
+        self._untold = 0
         self._indexes = Indexes()
         self._lock = threading.RLock()
         self._db = connect(threads)
@@ -116,12 +120,12 @@ class DuckStore:
         """Make all appended rows durable; how many.  A store without a path keeps them in memory and says 0.
 
         Raises:
-            StoreError: a file could not be written; the rows stay pending and the next flush tries again.
+            StoreError: a file could not be written, and the rows stay pending; or its name is not known to be on the disk, and the rows can
+                be read but are not told.  The next flush tries again, and tells them.
 
         """
         if self.path is None:
             return 0
-        done = 0
         with self._lock:
             hour = hour_of(self._world.wall_ns())
             for table, rows in self._pending.items():
@@ -132,8 +136,16 @@ class DuckStore:
                     self._flushes[table] = number
                     self._rows_of[table][number] = rows
                     self._empty(table)
-                    done += rows
+                    self._untold += rows
                     self._merge(table, directory)
+            for directory in [*self._unsynced]:
+                self._keep_names(directory)
+            if self._unsynced:
+                raise StoreError(
+                    f"what was written to {min(self._unsynced)} may not outlive a power cut",
+                    hint="its directory could not be synced; the next flush tries again",
+                )
+            done, self._untold = self._untold, 0
         return done
 
     def scan(self, query: str, **parameters: Any) -> Sequence[Mapping[str, Any]]:
@@ -157,17 +169,30 @@ class DuckStore:
         """Delete the files of hours that ended more than `max_age_ns` before now; how many files.
 
         Tables of figures (`telemetry.tables.FIGURES`) are kept for `figures_ns` when that is given.
+
+        Raises:
+            StoreError: an hour could not be deleted; all others are.
+
         """
         if self.path is None:
             return 0
         now_ns, gone = self._world.wall_ns(), 0
+        stuck: list[str] = []
         with self._lock:
             for table in TABLES:
                 kept_ns = figures_ns if figures_ns is not None and table in FIGURES else max_age_ns
                 for directory in hours_of(self.path / table):
                     end = hour_end_ns(directory.name)
                     if end is not None and end < now_ns - kept_ns:
-                        gone += _delete(directory)
+                        try:
+                            gone += deleted(directory)
+                        except OSError as error:
+                            stuck.append(str(error))
+        if stuck:
+            raise StoreError(
+                f"{len(stuck)} hours are over their time and cannot be deleted: {stuck[0]}",
+                hint="files that are not the store's, or rights that are missing",
+            )
         return gone
 
     def close(self) -> None:
@@ -242,7 +267,12 @@ class DuckStore:
     def _files(self, table: str) -> list[str]:
         if self.path is None:
             return []
-        return [str(part.path) for hour in hours_of(self.path / table) for part in current(parts_in(hour))]
+        try:
+            return [
+                str(part.path) for hour in hours_of(self.path / table) for part in current(parts_in(hour))
+            ]
+        except OSError as error:
+            raise StoreError(f"the store cannot be read: {error}", hint="is it ours to read?") from error
 
     def _narrow(self, query: str, files: Sequence[str], values: Mapping[str, Any]) -> None:
         """Make `requests` of what may hold the rows that are looked up."""
@@ -270,20 +300,36 @@ class DuckStore:
             self._db.execute(
                 f"COPY ({select}) TO {quoted(str(temporary))} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, ROW_GROUP_SIZE {ROW_GROUP}{told})"
             )
-            _sync(temporary)
+            sync(temporary)
             temporary.rename(directory / name)
-            _sync(directory)
         except (OSError, self._failure) as error:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise StoreError(
                 f"cannot write {directory / name}: {error}", hint="is the disk full, or not ours to write?"
             ) from error
+        self._keep_names(directory)
+
+    def _keep_names(self, directory: Path) -> None:
+        """Make the names in `directory` durable, or remember that they are not.
+
+        A file that has its name was seen by readers and can be no other file any more: that it may not outlive a power cut is no reason to write
+        its rows again.
+        """
+        try:
+            sync(directory)
+        except FileNotFoundError:
+            self._unsynced.discard(directory)  # retention, or somebody, deleted it
+        except OSError:
+            self._unsynced.add(directory)
+        else:
+            self._unsynced.discard(directory)
 
     def _merge(self, table: str, directory: Path) -> None:
         """Merge full tiers of this store's own files, and delete what was merged away long enough ago."""
         mine = [part for part in current(parts_in(directory)) if part.writer == self._writer]
-        tier = [part for part in mine if _tier(part) == _tier(mine[-1])] if mine else []
+        run = runs(mine)[-1] if mine else []
+        tier = [part for part in run if _tier(part) == _tier(run[-1])]
         if len(tier) >= FANOUT:
             listed = ", ".join(quoted(str(part.path)) for part in tier)
             first, last = tier[0].first, tier[-1].last
@@ -298,7 +344,8 @@ class DuckStore:
                 last,
                 f", KV_METADATA {{{FLUSH_ROWS}: {quoted(told)}}}",
             )
-            self._sweep(directory)
+            if directory not in self._unsynced:
+                self._sweep(directory)
             self._merge(table, directory)
 
     def _sweep(self, directory: Path) -> None:
@@ -335,29 +382,8 @@ def _writable(values: np.ndarray) -> np.ndarray:
     return made
 
 
-def _delete(directory: Path) -> int:
-    """Delete an hour; how many files.  Another writer of the store may be doing the same."""
-    gone = 0
-    try:
-        for file in list(directory.iterdir()):
-            file.unlink(missing_ok=True)
-            gone += 1
-        directory.rmdir()
-    except FileNotFoundError:
-        return gone
-    return gone
-
-
 def _tier(part: Part) -> int:
     tier, width = 0, part.width
     while width >= FANOUT:
         tier, width = tier + 1, width // FANOUT
     return tier
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -14,13 +14,12 @@ Deliberately absent: when it is done, and retention.
 
 import os
 import sys
-from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sits.core.ports import World
 from sits.telemetry.duck import connect, failure, quoted
+from sits.telemetry.durable import sync
 from sits.telemetry.indexes import WORTH, index_of, made
 from sits.telemetry.parts import (
     FLUSH_ROWS,
@@ -31,6 +30,7 @@ from sits.telemetry.parts import (
     hours_of,
     part_name,
     parts_in,
+    runs,
 )
 from sits.telemetry.tables import TABLES
 from sits.world import RealWorld
@@ -60,7 +60,7 @@ def tend(path: Path, world: World | None = None, *, grace_ns: int = 60 * 10**9, 
                 if end is None or now_ns < end + SETTLED_NS:
                     continue
                 try:
-                    for parts in _by_writer(hour):
+                    for parts in runs(current(parts_in(hour))):
                         merged += _merge(db, hour, parts)
                     if table == "requests":
                         indexed += sum(_index(db, part, worth) for part in current(parts_in(hour)))
@@ -72,13 +72,8 @@ def tend(path: Path, world: World | None = None, *, grace_ns: int = 60 * 10**9, 
     return Tended(merged, indexed, troubles)
 
 
-def _by_writer(hour: Path) -> Iterator[list[Part]]:
-    for _, parts in groupby(current(parts_in(hour)), key=lambda part: part.writer):
-        yield list(parts)
-
-
 def _merge(db: Any, hour: Path, parts: list[Part]) -> int:
-    """Make one file of a writer's; how many it replaces."""
+    """Make one file of a run of a writer's; how many it replaces."""
     if len(parts) < 2:
         return 0
     listed = ", ".join(quoted(str(part.path)) for part in parts)
@@ -118,11 +113,7 @@ def _index(db: Any, part: Part, worth: int) -> bool:
 def _appear(temporary: Path, path: Path) -> None:
     """Let a complete file appear under its name, durable."""
     for what in (temporary, path.parent):
-        descriptor = os.open(what, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(what)
         if what == temporary:
             temporary.rename(path)
 
