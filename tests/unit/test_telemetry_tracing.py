@@ -1,14 +1,18 @@
 """`sits.span` and its company: contexts in and out, what is recorded of errors, ASGI, and beside the OpenTelemetry SDK."""
 
 import asyncio
+import inspect
+import math
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import sits
 from otlp_receiver import Received, otlp_receiver
 from sits.telemetry import tracing
+from sits.telemetry.spans_json import Span, encoded, kept
 
 TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{CALLER}-01"
@@ -317,3 +321,109 @@ print(sorted(ours - set(sys.stdlib_module_names)), "asyncio" in ours, "http" in 
 def test_an_unknown_name_is_told():
     with pytest.raises(AttributeError, match="no attribute 'spam'"):
         sits.spam  # noqa: B018
+
+
+def test_a_generators_span_is_current_only_while_it_runs_and_it_hears_what_is_sent(sent):
+    @sits.span("steps")
+    def steps():
+        got = []
+        try:
+            while True:
+                got.append((yield sits.current().span_id))
+        except KeyError:
+            yield got
+        return "end"
+
+    one, two = steps(), steps()
+    ids = next(one), next(two)
+    assert ids[0] != ids[1]
+    assert sits.current() is None, "what is between two steps is not inside of it"
+    one.send("hi")
+    assert one.throw(KeyError) == ["hi"]
+    with pytest.raises(StopIteration, match="end"):
+        next(one)
+    two.close()
+    assert sits.current() is None
+
+    @sits.span("async steps")
+    async def async_steps():
+        got = yield 1
+        try:
+            yield got
+        except KeyError:
+            yield "caught"
+
+    async def main():
+        assert inspect.isasyncgenfunction(async_steps)
+        made = async_steps()
+        assert (await anext(made), sits.current()) == (1, None)
+        assert await made.asend("S") == "S"
+        assert await made.athrow(KeyError) == "caught"
+        await made.aclose()
+
+    asyncio.run(main())
+    assert [one.name for one in sent] == ["steps", "steps", "async steps"]
+
+
+def test_misuse_is_told_and_never_raised(sent):
+    used = sits.span("twice")
+    with used, used:
+        pass
+    used.__exit__(None, None, None)
+    sits.span("never begun").__exit__(None, None, None)
+    for parent in ("00-x", 5):
+        with sits.span("x", parent=parent, kind="nope"):
+            pass
+    with pytest.raises(SystemExit), sits.span("ends well") as one:
+        raise SystemExit(0)
+    assert one._status == 0
+    assert sits.current() is None
+    for headers in (None, [("traceparent", "x")], {"traceparent": 5}):
+        assert sits.extract(headers) is None
+    parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    assert sits.extract({b"TraceParent": parent.encode()}).span_id == "00f067aa0ba902b7"
+    assert sits.extract({"traceparent": parent, "tracestate": "a=\r\nX: 1"}).state == ""
+
+
+def test_attributes_and_exceptions_of_any_kind_are_bounded_and_cost_only_themselves(sent):
+    class Odd(Exception):
+        def __str__(self):
+            raise SystemExit(3)
+
+    ring = []
+    ring.append(ring)
+    made = kept({"odd": Odd(), "ring": ring, "huge": "x" * 10**6, "list": list(range(10**5)), "np": np.int64(7),
+                 "nan": math.nan, "yes": np.bool_(True), **{f"k{i}": i for i in range(1000)}})  # fmt: skip
+    assert (made["odd"], made["np"], made["yes"]) == ("<Odd: SystemExit>", 7, True)
+    assert (len(made), len(made["huge"]), len(made["list"])) == (128, 4096, 128)
+    assert len(encoded({}, [Span("a" * 32, "b" * 16, "", "x", 0, 1, made)])) < 20_000
+    with pytest.raises(Odd), sits.span("odd") as one:
+        raise Odd
+    assert one._message.endswith("<Odd: SystemExit>")
+
+
+def test_methods_keep_their_kind_and_signature(sent):
+    class Shop:
+        @sits.span("a")
+        @classmethod
+        def of_class(cls):
+            return cls
+
+        @staticmethod
+        @sits.span("b")
+        def free(x: int, *, y: str = "z") -> str:
+            """Doc."""
+            return y * x
+
+    class Later:
+        async def __call__(self):
+            return sits.current()
+
+    assert Shop.of_class() is Shop
+    assert (Shop.free(2), Shop.free.__doc__, str(inspect.signature(Shop.free))) == (
+        "zz",
+        "Doc.",
+        "(x: int, *, y: str = 'z') -> str",
+    )
+    assert asyncio.run(sits.span("c")(Later())()) is not None
+    assert inspect.iscoroutinefunction(sits.span("c")(Later()))

@@ -2,7 +2,8 @@
 
 Rules: the JSON mapping of OTLP 1.x: ids are lower-case hex (not base64), 64-bit integers are decimal strings, enumerations are numbers, names are
 in lowerCamelCase.  An attribute whose value has no form there (an object) is sent as its text; one that is None is not sent.  Texts are cut
-at `TEXT_MAX` characters: an attribute must not cost the batch it is in.  The standard library only: this runs inside other
+at `TEXT_MAX` characters, lists at `LIST_MAX` values, and a span has `ATTRIBUTES_MAX` attributes: an attribute must not cost the batch it is in.
+`kept` does that when a span ends, so that a queue of spans holds no large object of somebody's, and sends what a value was then.  The standard library only: this runs inside other
 people's processes (an engine's plug-in, a user's service).
 
 Source: OpenTelemetry Protocol 1.x, section "JSON Protobuf Encoding"; opentelemetry-proto `trace.proto`.
@@ -10,6 +11,7 @@ Source: OpenTelemetry Protocol 1.x, section "JSON Protobuf Encoding"; openteleme
 Deliberately absent: links, dropped counts, and who sends it (`telemetry.spans_out`).
 """
 
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -22,7 +24,9 @@ UNSET, OK, ERROR = 0, 1, 2
 """Status codes, as OTLP numbers them."""
 
 TEXT_MAX = 4096
+LIST_MAX = ATTRIBUTES_MAX = 128
 _INT64 = 2**63
+_AS_IS = frozenset((bool, int, float, type(None)))
 
 
 class Event(NamedTuple):
@@ -56,6 +60,39 @@ class Span(NamedTuple):
     message: str = ""
     events: Sequence[Event] = ()
     trace_state: str = ""
+
+
+def kept(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes as they are now, of bounded size, of plain types only; it never raises.
+
+    >>> kept({"n": 7, "text": "a" * 5000, "set": {1}})["set"]
+    '{1}'
+    """
+    if len(attributes) > ATTRIBUTES_MAX:
+        attributes = dict(itertools.islice(attributes.items(), ATTRIBUTES_MAX))
+    return {key: value if value.__class__ in _AS_IS else _kept(value) for key, value in attributes.items()}
+
+
+def _kept(value: Any) -> Any:
+    if value.__class__ is str:
+        return value if len(value) <= TEXT_MAX else value[:TEXT_MAX]
+    try:
+        if isinstance(value, list | tuple):
+            return [one if one.__class__ in _AS_IS else _flat(one) for one in value[:LIST_MAX]]
+        return _flat(value)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  # somebody's own methods: they must not cost the code that is timed
+        return f"<{type(value).__name__}: {type(error).__name__}>"
+
+
+def _flat(value: Any) -> Any:
+    """A single value: numbers of numpy and the like as Python's own, anything else as its text."""
+    if isinstance(value, bool | int | float):
+        return value
+    if getattr(value, "ndim", None) == 0 and isinstance(plain := value.item(), bool | int | float):
+        return plain
+    return text_of(value)
 
 
 def encoded(resource: Mapping[str, Any], spans: Sequence[Span], scope: str = "sits") -> bytes:
@@ -124,10 +161,17 @@ def _value(value: Any) -> dict[str, Any]:
     return {"stringValue": _text(value)}
 
 
+def text_of(value: Any) -> str:
+    """As a text, cut; it never raises."""
+    try:
+        return str(value)[:TEXT_MAX]
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  # somebody's own `__str__`: it must not cost the spans beside it
+        return f"<{type(value).__name__}: {type(error).__name__}>"
+
+
 def _text(value: Any) -> str:
     """As a text that is valid Unicode: half a surrogate pair would cost the whole batch."""
-    try:
-        text = str(value)[:TEXT_MAX]
-    except Exception as error:  # noqa: BLE001  # somebody's own `__str__`: it must not cost the spans beside it
-        return f"<{type(value).__name__}: {type(error).__name__}>"
+    text = text_of(value)
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -19,7 +19,6 @@ Deliberately absent: metrics and logs (the libraries for them are good), and sam
 """
 
 import functools
-import inspect
 import logging
 import os
 import re
@@ -41,8 +40,11 @@ from sits.telemetry.spans_json import (
     UNSET,
     Event,
     Span,
+    kept,
+    text_of,
 )
 from sits.telemetry.spans_out import SpansOut, endpoint_of, headers_of, pairs
+from sits.telemetry.tracing_wraps import timed_by
 from sits.world import RealWorld
 
 KINDS = {"internal": INTERNAL, "server": SERVER, "client": CLIENT, "producer": PRODUCER, "consumer": CONSUMER}
@@ -104,17 +106,26 @@ def labels() -> tuple[str, str]:
     return ("", "") if mine is None else (mine.trace_id, str(getattr(mine, "name", "")))
 
 
-def extract(headers: Mapping[str, str]) -> Context | None:
+def extract(headers: Mapping[str, str] | Any) -> Context | None:
     """The context that headers (of any case) bring; None when they bring none that is valid.
 
     >>> extract({"Traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}).span_id
     '00f067aa0ba902b7'
     """
-    named = {str(name).lower(): str(value) for name, value in headers.items()}
+    if not isinstance(headers, Mapping):
+        return None
+    named = {_read(name).lower(): _read(value) for name, value in headers.items()}
     match = _PARENT.fullmatch(named.get("traceparent", "").strip())
     if match is None or (match[4] and match[0].startswith("00")):
         return None
-    return Context(match[1], match[2], bool(int(match[3], 16) & 1), named.get("tracestate", "")[:512])
+    state = named.get("tracestate", "")[:512]
+    if not (state.isascii() and state.isprintable()):  # it goes into the headers of the next call
+        state = ""
+    return Context(match[1], match[2], bool(int(match[3], 16) & 1), state)
+
+
+def _read(part: Any) -> str:
+    return part.decode("latin-1") if isinstance(part, bytes) else str(part)
 
 
 def inject(headers: MutableMapping[str, str] | None = None) -> MutableMapping[str, str]:
@@ -149,6 +160,8 @@ class span:  # noqa: N801  # it is used as a verb: `with sits.span("retrieve"):`
         self.context: Context | None = None
         self._kind = kind
         self._given = parent
+        self._begun: Context | None = None
+        self._came: tuple[Token[Context | None], Any] | None = None
         self._events: list[Event] = []
         self._status, self._message = UNSET, ""
 
@@ -160,17 +173,20 @@ class span:  # noqa: N801  # it is used as a verb: `with sits.span("retrieve"):`
     def event(self, name: str, /, **attributes: Any) -> Self:
         """Note that something happened now; a span keeps `EVENTS_MAX`."""
         if len(self._events) < EVENTS_MAX:
-            self._events.append(Event(name, _WORLD.wall_ns(), attributes))
+            self._events.append(Event(name, _WORLD.wall_ns(), kept(attributes)))
         return self
 
     def fail(self, message: str = "") -> Self:
         """It went wrong, without an exception."""
-        self._status, self._message = ERROR, message
+        self._status, self._message = ERROR, text_of(message)
         return self
 
     def __enter__(self) -> Self:
         """Begin."""
-        parent = self._given or current()
+        if self._came is not None:
+            _tell_once("span", RuntimeError(f"{self.name!r} is begun twice; each needs a span of its own"))
+            self.go()
+        parent = self._given if isinstance(self._given, Context) else current()
         self._parent = parent.span_id if parent is not None else ""
         trace_id = (
             parent.trace_id if parent is not None else f"{_WORLD.nonce():016x}{_WORLD.nonce() | 1:016x}"
@@ -180,18 +196,19 @@ class span:  # noqa: N801  # it is used as a verb: `with sits.span("retrieve"):`
             _Begun(trace_id, mine) if parent is None else _Begun(trace_id, mine, parent.sampled, parent.state)
         )
         self.context.name = self.name
-        self._token = _CURRENT.set(self.context)
-        self._theirs = _attached(self.context)
+        self._begun = self.context
+        self.come()
         self._start_wall_ns, self._start_ns = _WORLD.wall_ns(), _WORLD.now_ns()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, stack: Any) -> None:
         """End, and send it away."""
+        context, self._begun = self._begun, None
+        if context is None:  # never begun, or over
+            return
         end_ns = self._start_wall_ns + _WORLD.now_ns() - self._start_ns
-        _reset(self._token)
-        _detached(self._theirs)
-        context = self.context
-        if context is None or not context.sampled:
+        self.go()
+        if not context.sampled:
             return
         try:
             if error is not None:
@@ -204,7 +221,7 @@ class span:  # noqa: N801  # it is used as a verb: `with sits.span("retrieve"):`
                     self.name,
                     self._start_wall_ns,
                     end_ns,
-                    dict(self.attributes),
+                    kept(self.attributes),
                     KINDS.get(self._kind, INTERNAL),
                     self._status,
                     self._message,
@@ -214,6 +231,18 @@ class span:  # noqa: N801  # it is used as a verb: `with sits.span("retrieve"):`
             )
         except Exception as failure:  # noqa: BLE001  # the code that is timed comes first
             _tell_once("span", failure)
+
+    def come(self) -> None:
+        """Be the current span; a generator's is, while it runs."""
+        if self.context is not None and self._came is None:
+            self._came = _CURRENT.set(self.context), _attached(self.context)
+
+    def go(self) -> None:
+        """Be it no more."""
+        if self._came is not None:
+            (token, theirs), self._came = self._came, None
+            _reset(token, self.context)
+            _detached(theirs)
 
     async def __aenter__(self) -> Self:
         """Begin."""
@@ -228,15 +257,15 @@ class span:  # noqa: N801  # it is used as a verb: `with sits.span("retrieve"):`
     def __call__(self, function: F) -> F:
         """Time each call of `function`."""
         make = functools.partial(span, self.name, kind=self._kind, parent=self._given, **self.attributes)
-        timed: F = _timed(function, make)
+        timed: F = timed_by(function, make)
         return timed
 
     def _left(self, error: BaseException) -> None:
-        if type(error).__name__ in _LEFT:
+        if type(error).__name__ in _LEFT or (isinstance(error, SystemExit) and not error.code):
             self.attributes["cancelled"] = True
             return
         named = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
-        said = str(error)
+        said = text_of(error)
         self._status, self._message = ERROR, f"{named}: {said}" if said else named
         self.attributes.setdefault("error.type", named)
         stack = "".join(traceback.format_exception(error, limit=-16))
@@ -246,46 +275,12 @@ class span:  # noqa: N801  # it is used as a verb: `with sits.span("retrieve"):`
         )
 
 
-def _timed(function: Any, make: Callable[[], span]) -> Any:
-    if inspect.isasyncgenfunction(function):
-
-        @functools.wraps(function)
-        async def each_async(*args: Any, **named: Any) -> Any:
-            with make():
-                async for one in function(*args, **named):
-                    yield one
-
-        return each_async
-    if inspect.iscoroutinefunction(function):
-
-        @functools.wraps(function)
-        async def awaited(*args: Any, **named: Any) -> Any:
-            with make():
-                return await function(*args, **named)
-
-        return awaited
-    if inspect.isgeneratorfunction(function):
-
-        @functools.wraps(function)
-        def each(*args: Any, **named: Any) -> Any:
-            with make():
-                yield from function(*args, **named)
-
-        return each
-
-    @functools.wraps(function)
-    def called(*args: Any, **named: Any) -> Any:
-        with make():
-            return function(*args, **named)
-
-    return called
-
-
-def _reset(token: Token[Context | None]) -> None:
+def _reset(token: Token[Context | None], mine: Context | None) -> None:
     try:
         _CURRENT.reset(token)
-    except ValueError:  # ended in another context than it began in, as generators may be
-        _CURRENT.set(None if token.old_value is Token.MISSING else token.old_value)
+    except ValueError:  # it ends in another thread or task than it began in; what is current there stays
+        if _CURRENT.get() is mine:
+            _CURRENT.set(None if token.old_value is Token.MISSING else token.old_value)
 
 
 def _attached(context: Context) -> Any:
