@@ -32,4 +32,5 @@ def __getattr__(name: str) -> Any:
     import importlib  # noqa: PLC0415  # only who uses spans loads what they need
 
     where = "tracing_asgi" if name == "SpanMiddleware" else "tracing"
-    return getattr(importlib.import_module(f"sits.telemetry.{where}"), name)
+    found = globals()[name] = getattr(importlib.import_module(f"sits.telemetry.{where}"), name)
+    return found

@@ -19,6 +19,9 @@ BEFORE_NS = 60 * SECOND
 
 FOUND_MAX = 200
 
+AROUND_MAX = 5000
+"""Requests near a trace that clocks are compared over."""
+
 _FAILED = "(outcome = 'failed' AND starts_with(detail, 'engine'))"
 _TRACE = "CASE WHEN coalesce(trace_id, '') = '' THEN id ELSE trace_id END AS trace_id"
 
@@ -45,6 +48,9 @@ SELECT * FROM (
         AND ($levels IS NULL OR list_contains(string_split($levels, ','), level))
     ORDER BY wall_ns DESC, line LIMIT coalesce($limit, 1000)
 ) ORDER BY wall_ns, line""",
+    "requests_around": f"""
+SELECT * FROM requests WHERE ({_window("wall_ns")}) OR trace_id = $trace_id
+ORDER BY (coalesce(trace_id, '') = $trace_id OR id = $trace_id) DESC, abs(wall_ns - $at_wall_ns), id LIMIT {AROUND_MAX}""",
     "store_window": """
 SELECT count(*) AS requests, count(DISTINCT trace_id) AS traces, min(wall_ns) AS first_wall_ns, max(wall_ns) AS last_wall_ns
 FROM requests HAVING count(*) > 0""",

@@ -23,6 +23,7 @@ from sits.core.units import MS, SECOND
 from sits.diagnose.decompose import stage_between
 from sits.telemetry.joining import Source, completed
 from sits.telemetry.logs import rfc3339
+from sits.telemetry.secrets import without_secrets
 from sits.telemetry.store import DuckStore
 
 DIGITS_MIN = 6
@@ -34,7 +35,7 @@ DECISIONS_MAX = 20
 
 AROUND_NS = 10 * SECOND
 
-_PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
+_PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})(-[0-9a-f]{2})?")
 Row = Mapping[str, Any]
 
 
@@ -129,7 +130,7 @@ def find(store: Path, asked: str, world: World) -> Found:
         rows = opened.scan("trace", trace_id=trace_id)
         sources: Sequence[Source] = ()
         if (sightings := opened.scan("trace_sightings", trace_id=trace_id)) and rows:
-            rows, sources = _merged(opened, rows)
+            rows, sources = _merged(opened, rows, trace_id)
         spans = opened.scan("trace_spans", trace_id=trace_id)
         logs = opened.scan("trace_logs", trace_id=trace_id)
     requests = [
@@ -221,20 +222,21 @@ def _other(row: Row) -> Other:
         span_id=str(row["span_id"]),
         parent_id=str(row["parent_id"] or ""),
         service=str(row["service"] or ""),
-        name=str(row["name"]),
+        name=without_secrets("", str(row["name"])),
         kind=str(row["kind"] or "").lower(),
         start_wall_ns=int(row["start_wall_ns"]),
         ms=(int(row["end_wall_ns"]) - int(row["start_wall_ns"])) / MS,
-        status=str(row["status"] or ""),
-        attributes=msgspec.json.decode(row["attributes"]) if row["attributes"] else {},
+        status=without_secrets("", str(row["status"] or "")),
+        attributes=without_secrets("", msgspec.json.decode(row["attributes"])) if row["attributes"] else {},
     )
 
 
-def _merged(opened: DuckStore, rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Source]]:
-    """The rows with what others saw; clocks are compared over all requests of the seconds around them."""
+def _merged(opened: DuckStore, rows: Sequence[Row], trace_id: str) -> tuple[Sequence[Row], Sequence[Source]]:
+    """The rows with what others saw; clocks are compared over the requests nearest to them, of the seconds around."""
     times = [int(row["wall_ns"]) for row in rows]
     window = {"since_wall_ns": min(times) - AROUND_NS, "until_wall_ns": max(times) + AROUND_NS}
-    known = opened.columns("requests_window", **window)
+    at_wall_ns = (min(times) + max(times)) // 2
+    known = opened.columns("requests_around", **window, trace_id=trace_id, at_wall_ns=at_wall_ns)
     joined = completed(known, opened.columns("sightings_window", **window))
     wanted = {(str(row["run_id"]), str(row["id"])) for row in rows}
     at = [i for i, key in enumerate(zip(known["run_id"], known["id"], strict=True)) if key in wanted]

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sits.app.trace.finding import Asked, Found, Other, Sighting, Stage
+from sits.core.plain_text import plain
 from sits.core.units import MS
 from sits.telemetry.logs import ALWAYS, rfc3339
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 BAR_MIN, BAR_MAX, NAME_MAX, NOTE_MAX = 12, 60, 44, 32
+LINES_MAX, REQUESTS_MAX, DEPTH_MAX = 200, 20, 16
+"""Lines of the tree and of the log, requests by themselves, and steps to the right, unless all is asked for."""
 SHORT, FEWEST = 0.01, 3
 LAYERS = {
     "http": "cyan",
@@ -55,17 +58,24 @@ def show(found: Found, console: "Console", *, every: bool = False) -> None:
     count = len(found.requests)
     console.print(f"trace [bold]{found.trace_id}[/bold]  {count} request{'' if count == 1 else 's'}{spans}")
     if len(tree := lines_of(found)) > 1:
-        _picture(tree, console)
-    for asked in found.requests:
+        shown = tree if every else tree[:LINES_MAX]
+        _picture(shown, console)
+        if len(tree) > len(shown):
+            console.print(f"  and {len(tree) - len(shown):,} more; --all shows them")
+    for asked in found.requests[: None if every else REQUESTS_MAX]:
         _header(asked, console)
         _picture(stage_lines(asked, every=every), console)
-    for sighting in found.sightings:
+    if len(found.requests) > REQUESTS_MAX and not every:
+        console.print(f"\nand {len(found.requests) - REQUESTS_MAX:,} more requests; --all shows them")
+    for sighting in found.sightings[: None if every else REQUESTS_MAX]:
         _sighted(sighting, console)
     if found.logs:
         console.print("\n[bold]log[/bold]")
-        for line in found.logs:
-            console.print(Text(f"  {line.get('time', '')}  {line.get('level', ''):<8}{_said(line)}"))
-    for asked in found.requests:
+        for line in found.logs[: None if every else LINES_MAX]:
+            console.print(
+                Text(f"  {plain(str(line.get('time', '')))}  {line.get('level', ''):<8}{_said(line)}")
+            )
+    for asked in found.requests[: None if every else REQUESTS_MAX]:
         _decided(asked, console, several=count > 1)
 
 
@@ -77,14 +87,14 @@ def _header(asked: Asked, console: "Console") -> None:
         (asked.id, "bold"),
         "  ",
         (f"{asked.outcome} {asked.status}", _ENDS.get(asked.outcome, "")),
-        f"  {asked.detail}" if asked.detail else "",
+        f"  {plain(asked.detail)}" if asked.detail else "",
     )
     console.print(end)
     who = [asked.tenant or "anonymous", f"asked {asked.model}"]
     who += [f"adapter {asked.adapter}"] * bool(asked.adapter)
     who += [f"engine {asked.engine}" if asked.engine else "no engine"]
     who += [f"arm {asked.arm}"] * bool(asked.arm)
-    console.print(Text(f"  {rfc3339(asked.start_wall_ns)}  {' · '.join(who)}"))
+    console.print(Text(plain(f"  {rfc3339(asked.start_wall_ns)}  {' · '.join(who)}")))
     tokens = [f"{asked.prompt_tokens:,} prompt tokens ({asked.cached_tokens:,} cached)"]
     tokens += [f"{asked.output_tokens:,} output tokens"]
     tokens += [f"preempted {asked.preemptions} times"] * bool(asked.preemptions)
@@ -106,34 +116,37 @@ def lines_of(found: Found) -> list[Line]:
         parent = one.parent_id if one.parent_id in nodes and one.parent_id != one.span_id else ""
         children.setdefault(parent, []).append(one)
     drawn: set[int] = set()
-    made = list(_walk(children, "", 0, zero, drawn))
+    made = list(_walk(children, children.get("", []), zero, drawn))
     for one in every:  # parents in a circle: drawn once, at the top
         if id(one) not in drawn:
-            made += _walk({"": [one], **{k: v for k, v in children.items() if k}}, "", 0, zero, drawn)
+            made += _walk(children, [one], zero, drawn)
     return made
 
 
 def _walk(
-    children: Mapping[str, list[Asked | Other]], parent: str, depth: int, zero: int, drawn: set[int]
+    children: Mapping[str, list[Asked | Other]], tops: Sequence[Asked | Other], zero: int, drawn: set[int]
 ) -> Iterator[Line]:
-    for one in children.get(parent, ()):
+    """Depth first, without recursion: a chain of calls may be longer than Python's stack."""
+    waiting = [(one, 0) for one in reversed(tops)]
+    while waiting:
+        one, depth = waiting.pop()
         if id(one) in drawn:
             continue
         drawn.add(id(one))
-        start_ms = (one.start_wall_ns - zero) / MS
-        if isinstance(one, Asked):
-            ms = sum(stage.ms for stage in one.stages)
-            end = "" if one.outcome == "completed" else f"{one.outcome}: {one.detail}"
-            name = f"request at {one.engine or 'no engine'}"
-            yield Line(name, depth, start_ms, ms, end, _ENDS.get(one.outcome, ""))
-        else:
-            bad = one.status.startswith("ERROR")
-            service = one.service.partition("@")[0]  # its process is in the JSON
-            name = f"{one.name} ({service})" if service else one.name
-            yield Line(
-                name, depth, start_ms, one.ms, one.status if bad else "", "bold red" if bad else "blue"
-            )
-        yield from _walk(children, one.span_id, depth + 1, zero, drawn)
+        yield _line(one, min(depth, DEPTH_MAX), (one.start_wall_ns - zero) / MS)
+        waiting += [(child, depth + 1) for child in reversed(children.get(one.span_id, ()))]
+
+
+def _line(one: Asked | Other, depth: int, start_ms: float) -> Line:
+    if isinstance(one, Asked):
+        ms = sum(stage.ms for stage in one.stages)
+        end = "" if one.outcome == "completed" else f"{one.outcome}: {one.detail}"
+        name = f"request at {one.engine or 'no engine'}"
+        return Line(name, depth, start_ms, ms, end, _ENDS.get(one.outcome, ""))
+    bad = one.status.startswith("ERROR")
+    service = one.service.partition("@")[0]  # its process is in the JSON
+    name = f"{one.name} ({service})" if service else one.name
+    return Line(name, depth, start_ms, one.ms, one.status if bad else "", "bold red" if bad else "blue")
 
 
 def stage_lines(asked: Asked, *, every: bool) -> list[Line]:
@@ -192,11 +205,11 @@ def _picture(lines: list[Line], console: "Console") -> None:
     for line, name in zip(lines, names, strict=True):
         bar = Text(drawn(line.start_ms, line.ms, whole, width), style=line.style)
         table.add_row(
-            Text(name),
+            Text(plain(name)),
             bar,
             f"{line.start_ms:,.1f}",
             f"{line.ms:,.2f}",
-            Text(line.note),
+            Text(plain(line.note)),
         )
     console.print()
     console.print(table)
@@ -223,7 +236,9 @@ def _sighted(sighting: Sighting, console: "Console") -> None:
     points = ", ".join(
         f"{name} +{ms:,.2f}" + ("" if how == "measured" else f" ({how})") for name, ms, how in sighting.points
     )
-    console.print(Text(f"\nseen by {sighting.source} ({sighting.merged}), ms from the first: {points}"))
+    console.print(
+        Text(f"\nseen by {plain(sighting.source)} ({sighting.merged}), ms from the first: {points}")
+    )
 
 
 def _decided(asked: Asked, console: "Console", *, several: bool) -> None:
@@ -232,19 +247,19 @@ def _decided(asked: Asked, console: "Console", *, several: bool) -> None:
     console.print(f"\n[bold]decided[/bold]{'  ' + asked.id if several else ''}")
     card = asked.decision
     if card is None:
-        console.print(Text(f"  {asked.undecided}"))
+        console.print(Text(plain(f"  {asked.undecided}")))
         return
     for name, value in card.facts:
         if name in ("route", "arm", "unit", "cache", "quota", "configuration"):
-            console.print(Text(f"  {name}: {value}"))
+            console.print(Text(plain(f"  {name}: {value}")))
     for decision in card.decisions:
-        console.print(Text(f"  {decision.policy}: {decision.outcome} {decision.choice}".rstrip()))
-    console.print(Text(f"  {card.verdict}"))
+        console.print(Text(plain(f"  {decision.policy}: {decision.outcome} {decision.choice}").rstrip()))
+    console.print(Text(plain(f"  {card.verdict}")))
 
 
 def _said(line: Mapping[str, Any]) -> str:
     more = "  ".join(f"{name}={value}" for name, value in line.items() if name not in ALWAYS)
-    return f"{line.get('event', '')}  {more}".rstrip()
+    return plain(f"{line.get('event', '')}  {more}").rstrip()
 
 
 def _ms(value: float | None) -> str:

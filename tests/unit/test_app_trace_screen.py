@@ -1,0 +1,59 @@
+"""The screen of one trace, of whatever others sent: any shape, any size, any text."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from sits.app.trace.finding import Found, Other, prefix_of
+from sits.app.trace.screen import LINES_MAX, show
+
+
+def span(nth, parent, name="s", start=0, status=""):
+    return Other(
+        span_id=f"{nth:016x}", parent_id="" if parent is None else f"{parent:016x}", service="svc", name=name,
+        kind="internal", start_wall_ns=10**18 + start, ms=1.0, status=status, attributes={},
+    )  # fmt: skip
+
+
+def screen(spans, width=80, **how):
+    out = io.StringIO()
+    show(Found("a" * 32, (), tuple(spans), (), ()), Console(file=out, width=width, highlight=False), **how)
+    return out.getvalue()
+
+
+def test_a_chain_of_ten_thousand_calls_is_bounded_and_says_how_many_more():
+    spans = [span(i, i - 1 if i else None, start=i) for i in range(10_000)]
+    said = screen(spans)
+    assert len(said.splitlines()) < LINES_MAX + 10
+    assert f"and {10_000 - LINES_MAX:,} more" in said
+    assert screen(spans, every=True).count("(svc)") == 10_000
+
+
+def test_parents_in_a_circle_themselves_and_nobody_are_each_drawn_once():
+    spans = [
+        span(1, 2, "one"),
+        span(2, 1, "two"),
+        span(3, 3, "own"),
+        span(4, 99, "lost"),
+        span(5, 1, "leaf", start=-(10**9)),
+    ]
+    said = screen(spans)
+    assert [said.count(f"{name} (svc)") for name in ("one", "two", "own", "lost", "leaf")] == [1] * 5
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_no_text_of_others_drives_the_terminal(width):
+    evil = "x\x1b[2J\u202egnp\n[red]forged[/red]\x9b31m"
+    said = screen([span(1, None, evil), span(2, 1, evil, status=f"ERROR: {evil}")], width)
+    assert all(line.isprintable() and len(line) <= width for line in said.splitlines())
+
+
+def test_a_traceparent_is_taken_whole_or_without_its_flags():
+    digits = "4bf92f3577b34da6a3ce929d0e0e4736"
+    for asked in (
+        f"00-{digits}-00f067aa0ba902b7-01",
+        f"00-{digits.upper()}-00F067AA0BA902B7",
+        f" {digits}\n",
+    ):
+        assert prefix_of(asked) == digits
