@@ -124,6 +124,9 @@ TOKEN_BUCKETS = tuple(4**n for n in range(14))
 OPERATIONS = {"/v1/completions": "text_completion", "/v1/embeddings": "embeddings"}
 """What the convention calls what our endpoints do; the others are `chat`."""
 
+PROVIDERS = {"anthropic": "anthropic", "emulated": "sits"}
+"""`gen_ai.provider.name` by kind of engine: Anthropic's own, ours where it is emulated; the others speak the dialect of `openai`."""
+
 # -- ours ----------------------------------------------------------------------------------------------------
 
 STAGE = "sits.stage"

@@ -16,6 +16,7 @@ Deliberately absent: quantiles (a board computes them), and per-request facts (t
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from sits.core.breakpoints import API_RECV, FIRST_TOKEN, POINT_COUNT, SENT
 from sits.core.units import SECOND
@@ -115,6 +116,12 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
     "sits_connections": ("gauge", "Open client connections."),
     "sits_ttft_seconds": ("histogram", "First byte in to first token out."),
     "sits_e2e_seconds": ("histogram", "First byte in to answer flushed."),
+    "gen_ai_server_request_duration_seconds": (
+        "histogram",
+        "First byte in to answer flushed, of every request.",
+    ),
+    "gen_ai_server_time_to_first_token_seconds": ("histogram", "First byte in to first token out."),
+    "gen_ai_server_time_per_output_token_seconds": ("histogram", "For each token after the first."),
     "sits_gc_pause_seconds": ("histogram", "Garbage collections, in which nothing else runs."),
     "sits_rows_dropped_total": ("counter", "Requests answered but not recorded: somebody was behind."),
     "sits_profiles_pushed_total": ("counter", "Profiles by what became of pushing them."),
@@ -174,6 +181,33 @@ class Histogram:
         vitals.setdefault(f"{name}_count", {})[labels] = total
 
 
+class Finished(NamedTuple):
+    """Requests of several packets as arrays: the few kinds there are, and of each request which it is, its points, how they came to be, its output tokens."""
+
+    about: Sequence[tuple[Any, ...]]
+    which: Any
+    at: Any
+    how: Any
+    tokens: Any
+
+
+def _finished(parts: Sequence[Packed]) -> Finished:
+    import numpy as np  # noqa: PLC0415  (where rows of all workers arrive; a worker counts nothing)
+
+    first, which, tokens = 0, [], []
+    for part in parts:
+        which.append(np.array(part.kind, dtype=np.int64) + first)
+        tokens.append(np.array(part.numbers[_TOKENS], dtype=np.int64))
+        first += len(part.kinds)
+    return Finished(
+        [kind for part in parts for kind in part.kinds],
+        np.concatenate(which),
+        np.frombuffer(b"".join([part.at for part in parts]), dtype=np.int64).reshape(-1, POINT_COUNT),
+        np.frombuffer(b"".join([part.how for part in parts]), dtype=np.uint8).reshape(-1, POINT_COUNT),
+        np.concatenate(tokens),
+    )
+
+
 class Metrics:
     """Counters and histograms of the finished requests: a fold over their rows."""
 
@@ -193,8 +227,11 @@ class Metrics:
             self.judged.setdefault(engine, 0)
             self.missed.setdefault(engine, 0)
 
-    def fold(self, parts: Sequence[Packed]) -> None:
-        """Count finished requests, given as their packed rows; the more at once, the less each costs."""
+    def fold(self, parts: Sequence[Packed]) -> "Finished | None":
+        """Count finished requests, given as their packed rows; the more at once, the less each costs.
+
+        Returns what was counted, for others who count the same; None when there was nothing.
+        """
         for part in parts:
             kinds = Counter(part.kind)
             for kind, times in kinds.items():
@@ -204,22 +241,19 @@ class Metrics:
                     self.errors += times
             self.output_tokens += sum(part.numbers[_TOKENS])
             self.preemptions += sum(part.numbers[_PREEMPTIONS])
-        if parts:
-            self._time(parts)
+        if not any(map(len, parts)):
+            return None
+        batch = _finished(parts)
+        self._time(batch)
+        return batch
 
-    def _time(self, parts: Sequence[Packed]) -> None:
+    def _time(self, batch: "Finished") -> None:
         import numpy as np  # noqa: PLC0415  (where rows of all workers arrive; a worker counts nothing)
 
-        about = [kind for part in parts for kind in part.kinds]
+        about, at, how = batch.about, batch.at, batch.how
         engines = sorted({kind[_ENGINE] for kind in about})
         codes = [engines.index(kind[_ENGINE]) if kind[_OUTCOME] == "completed" else -1 for kind in about]
-        first, rows = 0, []
-        for part in parts:
-            rows += [codes[first + kind] for kind in part.kind]
-            first += len(part.kinds)
-        code = np.array(rows, dtype=np.int64)
-        at = np.frombuffer(b"".join([part.at for part in parts]), dtype=np.int64).reshape(-1, POINT_COUNT)
-        how = np.frombuffer(b"".join([part.how for part in parts]), dtype=np.uint8).reshape(-1, POINT_COUNT)
+        code = np.array(codes, dtype=np.int64)[batch.which]
         judged_point, objective_ns = self._objective
         began = (code >= 0) & (how[:, API_RECV] > 0)
         for family, point in ((self.ttft, FIRST_TOKEN), (self.e2e, SENT)):

@@ -178,5 +178,4 @@ class Exporter:
 
 def providers_of(engines: Sequence[Any], kind_of: Callable[[Any], str]) -> dict[str, str]:
     """`gen_ai.provider.name` by engine: Anthropic's own, ours where it is emulated, and `openai` for its dialect."""
-    made = {"anthropic": "anthropic", "emulated": "sits"}
-    return {engine.name: made.get(kind_of(engine), "openai") for engine in engines}
+    return {engine.name: names.PROVIDERS.get(kind_of(engine), "openai") for engine in engines}

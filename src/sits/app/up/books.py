@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from sits.app.up.tending import Tending
+from sits.core.decode import tag_of
 from sits.core.fleet import Fleet
 from sits.core.fleet_environment import profile_of
+from sits.core.otel_names import PROVIDERS
 from sits.core.ports import World
+from sits.gateway.conventional import Conventional
 from sits.gateway.metrics import Metrics, Vitals
 from sits.policy.sample import REASONS, Keep, Sampler
 from sits.telemetry.packing import Packed
@@ -55,6 +58,7 @@ class Books:
         self._unfolded: list[Packed] = []
         self._see = see
         self._metrics = Metrics()
+        self._conventional = Conventional()
         self._judge(fleet)
         self._sketches = sketches = Sketches(world)
         figures = {"minutes": Taken(sketches.minutes), "outcomes_minutes": Taken(sketches.outcomes)}
@@ -77,6 +81,9 @@ class Books:
     def _judge(self, fleet: Fleet) -> None:
         engines = [engine.name for engine in fleet.engines]
         self._metrics.judge(fleet.objective.metric, fleet.objective.p99, engines)
+        self._conventional.providers = {
+            engine.name: PROVIDERS.get(tag_of(type(engine))[1], "openai") for engine in fleet.engines
+        }
 
     def add(self, table: str, run_id: str, rows: Sequence[Any]) -> None:
         """Enter rows as they were sent."""
@@ -90,7 +97,8 @@ class Books:
     def fold(self) -> None:
         """Count what has come; not batch by batch, for the more at once, the cheaper."""
         parts, self._unfolded = self._unfolded, []
-        self._metrics.fold(parts)
+        if (batch := self._metrics.fold(parts)) is not None:
+            self._conventional.fold(batch)
         self._sketches.fold(parts)
         self._see(parts)
         self._tending.look()
@@ -115,6 +123,7 @@ class Books:
         self.fold()
         return {
             **self._metrics.vitals(),
+            **self._conventional.vitals(),
             "sits_rows_dropped_total": {"": self.dropped},
             "sits_rows_kept_total": {
                 f'why="{why}"': rows for why, rows in zip(REASONS, self._thinning.kept, strict=True)
