@@ -1,8 +1,10 @@
 """Profiles for people: the command, the page, the flame graph, and the desk that keeps what processes give."""
 
+import gzip
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from app_synthetic import why_report
-from profile_programs import PROFILE, SPIN, slow_and_others
+from profile_programs import PROFILE, SPIN, pprof_class, slow_and_others
 from sits.app.cli import cli, run_command
 from sits.app.profiles.flame import flame
 from sits.app.profiles.page import page_html
@@ -19,7 +21,7 @@ from sits.app.profiles.source import read_profile
 from sits.app.report import render_html, report_json
 from sits.app.up.profiling import Desk, Order, Part, Profiler, put_order, take_order
 from sits.core.config import load_fleet
-from sits.core.errors import ConfigErrors, SitsError
+from sits.core.errors import ConfigError, ConfigErrors, SitsError
 from sits.core.report import Report
 from sits.telemetry.profile import folded, pprof
 from sits.telemetry.profile.compare import compare
@@ -30,6 +32,17 @@ from sits.telemetry.tables import PROFILES, REQUESTS, columns_of
 from sits.world import RealWorld
 
 SECOND = 10**9
+
+
+def pprof_of(values, places, location):
+    """One sample with these values and locations, of which the file has the one of this number."""
+    made = pprof_class()(string_table=["", "samples", "count", "cpu", "nanoseconds", "f"])
+    for kind, unit in ((1, 2), (3, 4)):
+        made.sample_type.add(type=kind, unit=unit)
+    made.sample.add(location_id=places, value=[one - 2**64 if one >= 2**63 else one for one in values])
+    made.location.add(id=location).line.add(function_id=1)
+    made.function.add(id=1, name=5)
+    return made.SerializeToString()
 
 
 def command(*arguments):
@@ -96,6 +109,102 @@ def test_a_file_is_shown_and_cut(tmp_path):
     assert shown["operations"] == [{"name": "http/parse", "cpu_ns": 40_000_000, "share": 1.0, "samples": 4}]
     assert [one["function"] for one in shown["functions"] if one["self_ns"]] == ["loads", "parse"]
     assert "no samples" in command("show", tmp_path / "x.pb.gz", "--op", "none").output
+
+
+HOSTILE = {
+    "empty": (b"", "is empty"),
+    "packed nothing": (gzip.compress(b""), "is empty"),
+    "cut": (gzip.compress(b"a;b 1\n" * 1000)[:-9], "cannot be unpacked"),
+    "not packed": (b"\x1f\x8b\x08nonsense", "cannot be unpacked"),
+    "no count": (b"a;b 1\na;b\n", "line 2"),
+    "zero": (b"a;b 0\n", "no stack with a count"),
+    "less than none": (b"a;b -3\n", "no stack with a count"),
+    "with a comma": (b"a;b 1,5\n", "no stack with a count"),
+    "endless digits": (b"a;b " + b"9" * 9000, "no stack with a count"),
+    "zeros": (bytes(4096), "no pprof profile"),
+    "an image": (b"\x89PNG\r\n\x1a\n\x00\x00", "no pprof profile"),
+    "a field beyond the end": (b"\x08\x00\x0a\xff\xff\xff\x7f", "beyond the end"),
+    "a number without end": (b"\x08" + b"\xff" * 40, "no end"),
+    "a location nobody knows": (pprof_of([1, 1], [10], 99), "no pprof profile"),
+    "a difference of two": (pprof_of([1, 2**64 - 5], [1], 1), "less than nothing"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_file_that_is_no_profile_is_refused_with_its_name_and_why(name, tmp_path):
+    data, said = HOSTILE[name]
+    (tmp_path / "hostile").write_bytes(data)
+    with pytest.raises(ConfigError) as caught:
+        read_profile(tmp_path / "hostile")
+    assert said in str(caught.value)
+    assert "hostile" in str(caught.value)
+
+
+def test_files_are_read_to_their_limit_and_no_further(tmp_path, monkeypatch):
+    monkeypatch.setattr(pprof, "SIZE_MAX", 1 << 20)
+    (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(1 << 24)))
+    for path in (tmp_path / "bomb.gz", Path("/dev/zero")):
+        with pytest.raises(ConfigError, match="longer than 1 MiB"):
+            read_profile(path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_profile(tmp_path)
+
+
+def test_odd_lines_are_read_as_they_are_meant(tmp_path):
+    file = tmp_path / "odd.folded"
+    file.write_bytes("\ufeffmain;a\x85b\u2028c;ü😀 3\r\n\r\nmain 2\r\n".encode())
+    profile = read_profile(file)
+    assert [(tuple(f.function for f in s.stack), s.count) for s in profile.samples] == [
+        (("main", "a\x85b\u2028c", "ü😀"), 3),
+        (("main",), 2),
+    ]
+
+
+def test_stacks_without_end_keep_what_is_innermost(tmp_path):
+    (tmp_path / "deep.folded").write_text(";".join(f"f{n}" for n in range(50_000)) + " 5\n")
+    deep = read_profile(tmp_path / "deep.folded")
+    (sample,) = deep.samples
+    assert (sample.stack[0].function, sample.stack[-1].function, len(sample.stack)) == (
+        "(deeper)",
+        "f49999",
+        1025,
+    )
+    (again,) = pprof.decode(pprof_of([1, 10**7], [1] * 5000, 1)).samples
+    assert (again.stack[0].function, len(again.stack)) == ("(deeper)", 1025)
+    assert flame(deep).shown == 2  # its callers are one row at the top
+
+
+def test_every_command_tells_json_and_nothing_else_on_stdout(tmp_path, capfd):
+    (tmp_path / "spin.py").write_text(SPIN)
+    (tmp_path / "idle.py").write_text("print('idle')")
+    for name, code in (("spin.py", 0), ("idle.py", 0)):
+        arguments = ["profile", "run", "--json", "--", str(tmp_path / name)]
+        assert run_command(lambda told=arguments: cli.main(told, standalone_mode=False)) == code
+        told = capfd.readouterr()
+        assert set(json.loads(told.out)) >= {"cpu_ns", "samples", "operations", "functions"}
+        assert ("__main__" if name == "spin.py" else "idle") in told.err  # the program's own output
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        b'{"hz": 0, "seconds": 1}',
+        b'{"hz": -5, "seconds": 1}',
+        b'{"hz": 10000000000, "seconds": 1}',
+        b'{"hz": 100, "seconds": -1}',
+        b'{"hz": 100}',
+        b"[" * 100_000,
+        b"\xff\xfe",
+        b"",
+    ],
+)
+def test_an_order_that_cannot_be_is_none_and_the_keeper_lives(order, tmp_path):
+    (tmp_path / "profile-order.json").write_bytes(order)
+    desk = Desk(Clock(), tmp_path, lambda *_: pytest.fail("told"), lambda _: None, lambda _: None)
+    desk.look()
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "profile-order.json").mkdir()
+    desk.look()
 
 
 # -- what is drawn -----------------------------------------------------------------------------------------------

@@ -133,3 +133,17 @@ def test_a_window_of_less_than_a_second_has_an_end_after_its_beginning():
     path, _, _ = request_of(Target("http://x", "chat"), short)
     query = parse_qs(urlsplit(path).query)
     assert (query["from"], query["until"]) == (["1700000000"], ["1700000001"])
+
+
+@pytest.mark.parametrize("secret", ["a\r\nb: c", "ü😀"])
+def test_a_key_that_is_no_header_costs_the_profiles_and_not_the_thread(secret):
+    with recording() as (url, told, _):
+        pusher = Pusher(Target(url, "x", {}, {"Authorization": secret}), pauses_s=(0.0,))
+        pusher.start()
+        pusher.add(PROFILE)
+        pusher.add(PROFILE)
+        pusher.close()
+    assert (pusher.sent, pusher.dropped, told) == (0, 2, [])
+    assert pusher.trouble
+    assert "cannot be sent" in pusher.trouble
+    assert "b: c" not in pusher.trouble

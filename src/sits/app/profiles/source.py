@@ -6,6 +6,7 @@ Deliberately absent: what is done with them.
 """
 
 import gzip
+import io
 import zlib
 from pathlib import Path
 
@@ -30,14 +31,21 @@ def read_profile(path: Path) -> Profile:
         ConfigError: it is neither.
 
     """
-    data = path.read_bytes()
-    plain = data
+    try:
+        with path.open("rb") as file:
+            data = plain = file.read(pprof.SIZE_MAX + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror or error}", field=str(path)) from None
     if data[:2] == b"\x1f\x8b":
         try:
-            with gzip.open(path) as file:
-                plain = file.read(pprof.SIZE_MAX)
+            with gzip.open(io.BytesIO(data)) as unpacked:
+                plain = unpacked.read(pprof.SIZE_MAX + 1)
         except (EOFError, OSError, zlib.error) as error:
             raise ConfigError(f"cannot be unpacked: {error}", field=str(path)) from None
+    if max(len(data), len(plain)) > pprof.SIZE_MAX:
+        raise ConfigError(f"is longer than {pprof.SIZE_MAX >> 20} MiB", field=str(path))
+    if not plain:
+        raise ConfigError("is empty", field=str(path))
     if _is_text(plain):
         return folded.decode(plain.decode("utf-8", "replace"), str(path))
     return pprof.decode(plain, str(path))

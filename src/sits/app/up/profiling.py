@@ -20,7 +20,7 @@ import msgspec
 
 from sits.app.up.link import Link
 from sits.core.fleet import Fleet
-from sits.core.fleet_profile import Profiling
+from sits.core.fleet_profile import HZ_MAX, Profiling
 from sits.core.ports import World
 from sits.core.units import SECOND
 from sits.gateway.pipeline import Gateway
@@ -264,6 +264,7 @@ def _from_its_loop(batch: Mapping[str, Any]) -> dict[str, Any]:
 # -- orders ------------------------------------------------------------------------------------------------------
 
 FILE = "profile-order.json"
+ORDER_MAX = 4096
 
 
 def put_order(store: Path, order: Order) -> None:
@@ -277,11 +278,15 @@ def take_order(store: Path) -> Order | None:
     """The order that waits, once; one that cannot be read is none."""
     path = store / FILE
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(ORDER_MAX)
         path.unlink()
-    except FileNotFoundError:
+    except (
+        OSError
+    ):  # mostly there is none; a directory of that name, or a file of somebody else's, is none either
         return None
     try:
-        return msgspec.json.decode(data, type=Order)
-    except msgspec.MsgspecError:
+        order = msgspec.json.decode(data, type=Order)
+    except (ValueError, RecursionError):
         return None
+    return order if 0 < order.hz <= HZ_MAX and order.seconds > 0 else None

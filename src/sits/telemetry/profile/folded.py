@@ -5,6 +5,8 @@ Source: Brendan Gregg's stackcollapse; the raw form of py-spy (`name (file:line)
 Rules: labels are written as outer frames in brackets (`[model/llm_generate]`) when asked for, and read back; a `;` in a name becomes `:`.
 Counts are sightings; what a count means in CPU time is `period_ns`, which the file does not say and the reader is told.
 
+A stack deeper than `DEPTH_MAX` keeps its innermost frames.
+
 Deliberately absent: lines of functions unless asked for: two lines of one function are one function in a flame graph.
 """
 
@@ -15,6 +17,11 @@ from sits.core.errors import ConfigError
 from sits.core.units import SECOND
 from sits.telemetry.profile.ops import label
 from sits.telemetry.profile.profile import Frame, Labels, Profile, Sample
+
+COUNT_MAX = 2**53
+"""Sightings of one stack; more is no count (and pprof's numbers end at 2^63 ns)."""
+
+DEPTH_MAX = 1024
 
 _FRAME = re.compile(r"(?P<function>.*\S) \((?P<file>[^()]+?)(?::(?P<line>\d+))?\)")
 
@@ -39,7 +46,8 @@ def decode(text: str, name: str = "profile", period_ns: int = SECOND // 100) -> 
         ConfigError: a line is no stack with a count; the line is named.
 
     """
-    return Profile(tuple(_samples(text.splitlines(), name, period_ns)), period_ns=period_ns)
+    rows = text.removeprefix("\ufeff").split("\n")  # no other ends of lines: they may stand in names
+    return Profile(tuple(_samples(rows, name, period_ns)), period_ns=period_ns)
 
 
 def _samples(rows: Iterable[str], name: str, period_ns: int) -> Iterable[Sample]:
@@ -47,7 +55,7 @@ def _samples(rows: Iterable[str], name: str, period_ns: int) -> Iterable[Sample]
         if not row.strip():
             continue
         stack, space, count = row.rstrip().rpartition(" ")
-        if not space or not count.isdecimal():
+        if not space or not count.isdecimal() or len(count) > 16 or not 0 < int(count) <= COUNT_MAX:
             raise ConfigError(
                 "no stack with a count", field=f"{name}, line {number}", value=row[:80], hint="outer;inner 12"
             )
@@ -55,7 +63,9 @@ def _samples(rows: Iterable[str], name: str, period_ns: int) -> Iterable[Sample]
         told = ""
         if len(names) > 1 and names[0].startswith("[") and names[0].endswith("]"):
             told = names.pop(0)[1:-1]
-        frames = tuple(_read(one) for one in names)
+        frames = tuple(_read(one) for one in names[-DEPTH_MAX:])
+        if len(names) > DEPTH_MAX:
+            frames = (Frame("(deeper)"), *frames)
         labels = Labels(*told.split("/", 1)) if told else label(frames)
         yield Sample(frames, int(count) * period_ns, int(count), labels)
 

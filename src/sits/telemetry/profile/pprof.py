@@ -21,6 +21,9 @@ from sits.telemetry.profile.profile import Frame, Labels, Profile, Sample
 SIZE_MAX = 256 * 2**20
 """Bytes of a profile once unpacked; more is no profile but a bomb."""
 
+DEPTH_MAX = 1024
+"""Frames of a stack; of a deeper one the innermost are kept."""
+
 ELSEWHERE, DROPPED = "(threads without Python)", "(dropped: no room)"
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -178,11 +181,13 @@ def _read(data: bytes) -> Profile:
         process = process or where
         if len(sample.stack) == 1 and sample.stack[0].function in rest:
             rest[sample.stack[0].function] += sample.ns
-        else:
+        elif sample.ns:
             samples.append(sample)
     if not samples and not units:
         raise ValueError("it has no sample types")
     wall_ns, duration_ns = fields.get(9, [0])[-1], fields.get(10, [0])[-1]
+    if min(wall_ns, duration_ns, period_ns) < 0:
+        raise ValueError("it was taken before there was time, or for less than none")
     return Profile(
         tuple(samples), process, wall_ns, duration_ns, period_ns or 10**7, rest[ELSEWHERE], 0, rest[DROPPED]
     )
@@ -210,6 +215,10 @@ def _sample(
     by_unit = {unit: value for (_, unit), value in zip(units, values, strict=True)}
     count = by_unit.get("count", 1)
     ns = by_unit.get("nanoseconds", count * (period_ns or 10**7))
+    if count < 0 or ns < 0:
+        raise ValueError("a sample has less than nothing: is this the difference of two profiles?")
+    if len(stack) > DEPTH_MAX:
+        stack = [*stack[:DEPTH_MAX], Frame("(deeper)")]
     trace = labels.get("trace") or labels.get("trace_id", "")
     known = Labels(labels.get("layer", ""), labels.get("op", ""), trace)
     return Sample(tuple(reversed(stack)), ns, count, known), labels.get("process", "")

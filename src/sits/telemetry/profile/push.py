@@ -170,6 +170,8 @@ def post(url: str, path: str, headers: Mapping[str, str], body: bytes) -> tuple[
         connection.request("POST", path, body, dict(headers))
         answer = connection.getresponse()
         said = answer.read(300)
+    except ValueError:  # its words hold the header, which may be a key
+        return 0, f"{url}: a header or the address cannot be sent (a line break, or letters beyond Latin-1)"
     except (OSError, http.client.HTTPException) as error:
         return 0, f"{url}: {error or type(error).__name__}"
     finally:
