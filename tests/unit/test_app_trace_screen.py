@@ -1,12 +1,17 @@
 """The screen of one trace, of whatever others sent: any shape, any size, any text."""
 
 import io
+import re
 
 import pytest
 from rich.console import Console
 
-from sits.app.trace.finding import Found, Other, prefix_of
+from otlp_cases import MS, WALL, request_id, requests, row, sighting, sightings, whole
+from sits.app.trace.finding import Found, Other, find, prefix_of
 from sits.app.trace.screen import LINES_MAX, show
+from sits.telemetry.queries import QUERIES
+from sits.telemetry.store import DuckStore
+from sits.world import RealWorld
 
 
 def span(nth, parent, name="s", start=0, status=""):
@@ -57,3 +62,30 @@ def test_a_traceparent_is_taken_whole_or_without_its_flags():
         f" {digits}\n",
     ):
         assert prefix_of(asked) == digits
+
+
+def test_what_an_engine_saw_is_merged_among_more_requests_than_are_compared(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "sits.telemetry.store.QUERIES",
+        {**QUERIES, "requests_around": QUERIES["requests_around"].replace("LIMIT 5000", "LIMIT 3")},
+    )
+    seen = {"engine_recv": WALL + 6 * MS, "scheduled": WALL + 50 * MS}
+    with DuckStore(tmp_path, world=RealWorld()) as store:
+        store.append("requests", requests(*(row(i, whole()) for i in range(10))))
+        store.append("sightings", sightings(*(sighting(request_id(i), seen) for i in range(10))))
+    found = find(tmp_path, request_id(7), RealWorld())
+    assert [one.id for one in found.requests] == [request_id(7)]
+    assert found.sightings[0].merged.startswith("merged into")
+
+
+def test_no_color_turns_colour_off_on_a_terminal(monkeypatch):
+    def on_terminal():
+        out = io.StringIO()
+        console = Console(file=out, width=80, force_terminal=True, color_system="truecolor", highlight=False)
+        show(Found("a" * 32, (), (span(1, None), span(2, 1, status="ERROR")), (), ()), console)
+        return out.getvalue()
+
+    coloured = re.compile(r"\x1b\[[0-9;]*(?:3[0-9]|9[0-7]|38;)[0-9;]*m")
+    assert coloured.search(on_terminal())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not coloured.search(on_terminal())
