@@ -16,7 +16,18 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync", "--hide-scrollbars",
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage", "--remote-debugging-pipe",
 )  # fmt: skip
-KEYS = {"Tab": 9, "Escape": 27, "Enter": 13, "ArrowLeft": 37, "ArrowRight": 39, "End": 35, "Home": 36}
+KEYS = {
+    "Tab": 9,
+    "Escape": 27,
+    "Enter": 13,
+    "ArrowLeft": 37,
+    "ArrowUp": 38,
+    "ArrowDown": 40,
+    "/": 191,
+    "ArrowRight": 39,
+    "End": 35,
+    "Home": 36,
+}
 UNTIL = "new Promise(done => { const look = () => { let is; try { is = %s } catch (e) { is = false } is ? done(is) : setTimeout(look, 20) }; look() })"
 
 
@@ -77,7 +88,7 @@ class Page:
     def key(self, name, modifiers=0):
         """Press a key."""
         told = {"key": name, "code": name, "windowsVirtualKeyCode": KEYS[name], "modifiers": modifiers}
-        text = {"text": "\r"} if name == "Enter" else {}
+        text = {"text": "\r" if name == "Enter" else name} if name in ("Enter", "/") else {}
         self.tell("Input.dispatchKeyEvent", type="keyDown", **told, **text)
         self.tell("Input.dispatchKeyEvent", type="keyUp", **told)
 

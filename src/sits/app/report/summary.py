@@ -55,8 +55,15 @@ def printable(content: str) -> str:
 
     >>> printable("a\x1b[2Jb")
     'a?[2Jb'
+
+    Spaces of another width or that do not break are spaces here.
+
+    >>> printable("1\u202f% of 9\xa0ms")
+    '1 % of 9 ms'
     """
-    return "".join(letter if letter.isprintable() else "?" for letter in content)
+    return "".join(
+        letter if letter.isprintable() else " " if letter in "\xa0\u2009\u202f" else "?" for letter in content
+    )
 
 
 def _head(report: Report, paint: _Paint, width: int) -> list[str]:
