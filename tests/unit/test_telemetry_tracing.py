@@ -427,3 +427,17 @@ def test_methods_keep_their_kind_and_signature(sent):
     )
     assert asyncio.run(sits.span("c")(Later())()) is not None
     assert inspect.iscoroutinefunction(sits.span("c")(Later()))
+
+
+def test_a_websocket_closed_by_a_failure_is_an_error_and_headers_of_any_kind_are_read(sent):
+    async def app(scope, receive, send):
+        await send({"type": "websocket.accept"})
+        await send({"type": "websocket.close", "code": scope["code"]})
+
+    async def send(_):
+        return None
+
+    for code in (1000, 1011):
+        scope = {"type": "websocket", "path": "/w", "code": code, "headers": [("traceparent", PARENT)]}
+        asyncio.run(sits.SpanMiddleware(app)(scope, None, send))
+    assert [(one.trace_id, one.status) for one in sent] == [(TRACE, 0), (TRACE, 2)]

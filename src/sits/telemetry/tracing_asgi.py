@@ -24,6 +24,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 About = Callable[[Scope], Mapping[str, Any]]
 
 WORST = 500
+BROKE = 1011
+"""The code with which a server closes a WebSocket that it could not go on with (RFC 6455)."""
 
 
 class SpanMiddleware:
@@ -50,13 +52,10 @@ class SpanMiddleware:
             await self.app(scope, receive, send)
             return
         method = str(scope.get("method", "WEBSOCKET"))
-        headers = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in scope.get("headers", ())
-        }
         begun = span(
             method,
             kind="server",
-            parent=extract(headers),
+            parent=extract(dict(scope.get("headers", ()))),
             **{"http.request.method": method, "url.path": scope.get("path", "")},
         )
         if self._about is not None:
@@ -73,6 +72,8 @@ class SpanMiddleware:
                 begun.set(**{"http.response.status_code": status})
                 if status >= WORST:
                     begun.fail(f"status {status}")
+            elif message["type"] == "websocket.close" and message.get("code", 1000) == BROKE:
+                begun.fail(f"closed with {BROKE}")
             elif message["type"] == "http.response.body" and not started:
                 started = True
                 if message.get("more_body"):
