@@ -261,3 +261,14 @@ def test_who_made_what_answers():
         "anthropic": "anthropic", "emulated": "sits", "openai": "openai",
     }  # fmt: skip
     assert os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") is None
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["http://me:secret@collector:4318", "https://secret@collector", "secret@collector:4317"]
+)
+def test_a_password_in_an_endpoint_is_refused_and_not_shown(endpoint):
+    protocol = "grpc" if "://" not in endpoint else "http/protobuf"
+    with pytest.raises(ConfigError, match="as a header") as refusal:
+        target_of(Export(protocol=protocol), {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}, RESOURCE)
+    assert "secret" not in str(refusal.value)
+    assert "secret" not in repr(vars(refusal.value))

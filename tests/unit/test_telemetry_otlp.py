@@ -6,10 +6,12 @@ import pytest
 from otlp_cases import MS, WALL, recorded_vllm, request_id, requests, row, whole
 from sits.core import otel_names as names
 from sits.core.breakpoints import INDEX, NAMES
+from sits.core.errors import TooLargeError
 from sits.core.otel_aliases import ALIASES, alias_of
 from sits.telemetry.joining import completed
+from sits.telemetry.otlp import mapping, protobuf
 from sits.telemetry.otlp.emitted import server_span_id, spans_of
-from sits.telemetry.otlp.received import Received, checked, span_columns
+from sits.telemetry.otlp.received import SPANS_MAX, VALUES_MAX, Received, checked, span_columns
 from sits.telemetry.otlp.sighted import sighting_columns
 from sits.telemetry.spans_json import CLIENT, ERROR, INTERNAL, SERVER, UNSET, Span
 
@@ -262,3 +264,33 @@ def test_without_the_extra_the_error_names_it(monkeypatch):
         protobuf.messages()
     one = Span(TRACE, "cd" * 8, "", "x", 1, 2)
     assert len(mapping.decoded(encoded({}, [one])).spans) == 1, "JSON needs none of it"
+
+
+def test_what_comes_after_the_first_spans_is_counted_and_not_looked_at():
+    known = protobuf.messages()
+    request = known.traces.ExportTraceServiceRequest()
+    for _ in range(2):
+        request.resource_spans.add().scope_spans.add().spans.extend([known.trace.Span()] * (SPANS_MAX - 10))
+    inner = b'{"scopeSpans":[{"spans":[' + b",".join([b"{}"] * (SPANS_MAX - 10)) + b"]}]}"
+    in_json = b'{"resourceSpans":[' + inner + b"," + inner + b"]}"
+    for batch in (protobuf.decoded(request.SerializeToString(), known), mapping.decoded(in_json)):
+        assert batch.refused == {
+            "no valid trace id": SPANS_MAX,
+            f"more than {SPANS_MAX} before them": SPANS_MAX - 20,
+        }
+
+
+@pytest.mark.parametrize("value", [b"{}", b"[]", b"1", b'""'])
+def test_small_values_in_great_number_are_refused_before_they_are_made(value):
+    body = b'{"resourceSpans":[' + b",".join([value] * (VALUES_MAX + 1)) + b"]}"
+    with pytest.raises(TooLargeError, match="values in one request"):
+        mapping.decoded(body)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("id", "z" * 32), ("trace_id", "no"), ("parent_id", "x"), ("wall_ns", -5)]
+)
+def test_a_row_that_otlp_has_no_form_for_costs_no_other(field, value):
+    _, spans = emitted(row(0, whole(), **{field: value}), row(1, whole()))
+    assert {one.attributes.get("sits.request_id") for one in spans} == {request_id(1), None}
+    assert len(spans) == 5

@@ -103,7 +103,8 @@ class GrpcReceiver:
     async def _take(self, body: bytes) -> Batch:
         self._inbox.reserve(len(body))
         try:
-            batch = await asyncio.to_thread(protobuf.decoded, body, self._known)
+            async with self._inbox.one_at_a_time:
+                batch = await asyncio.to_thread(protobuf.decoded, body, self._known)
         except BaseException:
             self._inbox.release(len(body))
             raise

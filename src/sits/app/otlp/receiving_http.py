@@ -78,7 +78,8 @@ class HttpReceiver:
         encoding = request.headers.get("content-encoding", "").strip().lower()
         body, weight = await self._read(request)
         try:
-            batch, size = await asyncio.to_thread(self._decoded, body, encoding, kind, weight)
+            async with self._inbox.one_at_a_time:
+                batch, size = await asyncio.to_thread(self._decoded, body, encoding, kind, weight)
         except BaseException:
             self._inbox.release(weight)
             raise

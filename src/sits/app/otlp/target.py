@@ -77,6 +77,12 @@ def _url(export: Export, signal: str, protocol: str, environ: Mapping[str, str])
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         good = False
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        raise ConfigError(
+            f"the endpoint of {signal} has a name or password in it",
+            field="telemetry.otlp.export.endpoint",
+            hint="send it as a header: headers: [{name: authorization, env: VARIABLE}]",
+        )
     if not good:
         raise ConfigError(
             f"the endpoint of {signal} is {url[:80]!r}, which is no URL",

@@ -6,6 +6,7 @@ its body, decompressed, from the moment it is being read until the store has it.
 Deliberately absent: connections, and the store.
 """
 
+import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -48,6 +49,7 @@ class Inbox:
 
     Attributes:
         requests, spans, rejected, refused: requests taken, spans of theirs kept and not kept, requests there was no room for.
+        one_at_a_time: held while a body is decoded, for in memory it is many times as large as it weighs.
 
     """
 
@@ -55,6 +57,7 @@ class Inbox:
         self.requests = self.spans = self.rejected = self.refused = 0
         self._bytes_max, self._rows_max = bytes_max, rows_max
         self._held = 0
+        self.one_at_a_time = asyncio.Lock()
         self._lock = threading.Lock()
         self._spans = Waiting(lambda some: span_columns(run_id, some), self.release)
         self._sightings = Waiting(lambda some: sighting_columns(run_id, some), lambda _: None)

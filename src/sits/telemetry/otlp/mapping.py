@@ -10,13 +10,23 @@ Deliberately absent: writing it (`telemetry.spans_json`), events and links of sp
 """
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any
 
 import orjson
 
-from sits.core.errors import CallerError
-from sits.telemetry.otlp.received import ATTRIBUTES_MAX, Batch, Received, checked, cut, whose
+from sits.core.errors import CallerError, TooLargeError
+from sits.telemetry.otlp.received import (
+    ATTRIBUTES_MAX,
+    BEYOND,
+    SPANS_MAX,
+    VALUES_MAX,
+    Batch,
+    Received,
+    checked,
+    cut,
+    whose,
+)
 from sits.telemetry.spans_json import Span
 
 _DEPTH_MAX = 8
@@ -31,8 +41,11 @@ def decoded(body: bytes) -> Batch:
 
     Raises:
         CallerError: that is no JSON, or has another shape.
+        TooLargeError: it has more values than `VALUES_MAX`.
 
     """
+    if sum(map(body.count, (b",", b"{", b"["))) > VALUES_MAX:  # not fewer than there are values
+        raise TooLargeError(f"more than {VALUES_MAX} values in one request", hint="send smaller batches")
     try:
         tree = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -41,6 +54,7 @@ def decoded(body: bytes) -> Batch:
 
 
 def _spans(tree: Mapping[str, Any]) -> Iterator[Received]:
+    count = 0
     for i, resource_spans in enumerate(_list(tree.get("resourceSpans"), "resourceSpans")):
         at = f"resourceSpans[{i}]"
         group = _map(resource_spans, at)
@@ -50,7 +64,11 @@ def _spans(tree: Mapping[str, Any]) -> Iterator[Received]:
             inner = f"{at}.scopeSpans[{j}]"
             some = _map(scope_spans, inner)
             scope = str(_map(some.get("scope"), f"{inner}.scope").get("name") or "")
-            for k, span in enumerate(_list(some.get("spans"), f"{inner}.spans")):
+            spans = _list(some.get("spans"), f"{inner}.spans")
+            room = max(SPANS_MAX - count, 0)
+            count += len(spans)
+            yield from repeat(BEYOND, max(len(spans) - room, 0))
+            for k, span in enumerate(islice(spans, room)):
                 where = f"{inner}.spans[{k}]"
                 yield Received(
                     _span(_map(span, where), where), cut(service), cut(source), cut(scope)

@@ -11,12 +11,21 @@ Deliberately absent: JSON (`otlp.mapping`), connections (`app.otlp`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, repeat
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from sits.core.errors import CallerError, ConfigError
-from sits.telemetry.otlp.received import ATTRIBUTES_MAX, Batch, Received, checked, cut, whose
+from sits.telemetry.otlp.received import (
+    ATTRIBUTES_MAX,
+    BEYOND,
+    SPANS_MAX,
+    Batch,
+    Received,
+    checked,
+    cut,
+    whose,
+)
 from sits.telemetry.spans_json import Span
 
 INSTALL = 'pip install "sitsctl[otlp]"'
@@ -79,10 +88,14 @@ def received(request: Any) -> Batch:
 
 
 def _spans(request: Any) -> Iterator[Received]:
+    count = 0
     for group in request.resource_spans:
         service, source = whose(_read(group.resource.attributes))
         for some in group.scope_spans:
-            for span in some.spans:
+            room = max(SPANS_MAX - count, 0)
+            count += len(some.spans)
+            yield from repeat(BEYOND, max(len(some.spans) - room, 0))
+            for span in islice(some.spans, room):
                 yield Received(_span(span), cut(service), cut(source), cut(some.scope.name))
 
 

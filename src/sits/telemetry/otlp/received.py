@@ -24,6 +24,8 @@ from sits.telemetry.tables import SPANS, Columns, columns_of
 BODY_MAX = 16 * 2**20
 """Bytes of one request, decompressed."""
 SPANS_MAX, ATTRIBUTES_MAX, TEXT_MAX = 50_000, 128, 4096
+VALUES_MAX = 2_000_000
+"""JSON values of one request: objects of two bytes become objects of a hundred in memory."""
 KINDS = ("UNSPECIFIED", "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER")
 STATUSES = ("UNSET", "OK", "ERROR")
 
@@ -38,6 +40,10 @@ class Received(NamedTuple):
     service: str = ""
     source: str = ""
     scope: str = ""
+
+
+BEYOND = Received(Span("", "", "", "", 0, 0))
+"""Stands for each span after the first `SPANS_MAX` of a request: those are counted, and not looked at."""
 
 
 class Batch(NamedTuple):
@@ -62,10 +68,10 @@ def checked(spans: Iterable[Received]) -> Batch:
     kept: list[Received] = []
     refused: Counter[str] = Counter()
     for one in spans:
-        if problem := problem_of(one.span):
-            refused[problem] += 1
-        elif len(kept) >= SPANS_MAX:
+        if one is BEYOND:
             refused[f"more than {SPANS_MAX} before them"] += 1
+        elif problem := problem_of(one.span):
+            refused[problem] += 1
         else:
             kept.append(one)
     return Batch(kept, refused)
