@@ -90,6 +90,8 @@ def test_the_programs_exit_code_is_ours(tmp_path, capfd):
         (["--", "python"], "name a script"),
         (["--", "python", "-c", "1"], "write the program of -c into a file"),
         (["-o", "x.svg", "--", "x.py"], "tells no format"),
+        (["--", "nowhere.py"], "there is no script 'nowhere.py'"),
+        (["run", "--json", "--", "python", "-u", "nowhere.py"], "there is no script 'nowhere.py'"),
         (["--hz", "5000", "--", "x.py"], "1000"),
         (["show"], "name FILES"),
         (["show", "--diff", "slow", __file__], "--diff slow needs --since"),

@@ -236,3 +236,35 @@ def test_the_document_holds_the_tables_of_the_code():
     assert text == f"{before}{begin}{made}\n{end}{after}", (
         "the tables have changed: put the generated ones in"
     )
+
+
+@pytest.mark.parametrize(
+    "source", ["http://[::1", "http://", "https:///metrics", "http://h:99999", "http://h:0"]
+)
+def test_an_address_that_is_none_is_wrong_usage_and_nobody_is_asked(source):
+    error = run("signals", source, "--json").exception
+    assert isinstance(error, CallerError)
+    assert "is no address" in str(error)
+
+
+def test_a_closed_standard_input_is_told(monkeypatch):
+    import sys
+
+    from sits.app.signals.commands import _from_file
+
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(CallerError, match="standard input is closed"):
+        _from_file("-")
+
+
+PAGE = '# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{model_name="m"} 3\n'
+
+
+def test_a_page_with_a_mark_at_its_start_and_other_ends_of_lines_is_the_same_page():
+    assert told_by("\ufeff" + PAGE) == told_by(PAGE)
+    assert told_by(PAGE.replace("\n", "\r\n")) == told_by(PAGE)
+
+
+def test_a_page_that_cannot_be_read_is_said_to_be_one():
+    with pytest.raises(CallerError, match="a metrics page that cannot be read"):
+        told_by(PAGE.replace(" 3", " 3,5"))

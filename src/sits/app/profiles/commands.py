@@ -147,7 +147,7 @@ def _interpreter(program: "Sequence[str]") -> "tuple[list[str], list[str]]":
     """The interpreter with its own options, and what it is to run."""
     first = Path(program[0]).name
     if not first.startswith(("python", "pypy")):
-        return [sys.executable], list(program)
+        return [sys.executable], _there(list(program))
     rest = list(program[1:])
     mine = [program[0]]
     while rest and rest[0].startswith("-") and rest[0] != "-m":
@@ -159,7 +159,14 @@ def _interpreter(program: "Sequence[str]") -> "tuple[list[str], list[str]]":
             raise click.UsageError("write the program of -c into a file: its lines are what a profile shows")
     if not rest or rest == ["-m"]:
         raise click.UsageError("name a script, or -m and a module")
-    return mine, rest
+    return mine, _there(rest)
+
+
+def _there(rest: list[str]) -> list[str]:
+    """A script has to be there, and to be Python's; of modules the interpreter knows."""
+    if rest[0] != "-m" and not Path(rest[0]).exists():
+        raise click.UsageError(f"there is no script {rest[0]!r}")
+    return rest
 
 
 @profile.command()

@@ -96,6 +96,8 @@ def _from_file(source: str) -> str:
     from sits.core.errors import CallerError  # noqa: PLC0415
 
     if source == "-":
+        if sys.stdin is None:  # it was closed before we began
+            raise CallerError("standard input is closed", field="source", hint="name a file, or pipe one in")
         data = sys.stdin.buffer.read(TEXT_MAX + 1)
     else:
         try:
@@ -116,8 +118,14 @@ def _from_url(url: str, model: str, api_key: str) -> dict[str, Any]:
 
     from sits.app.signals.told import told_by  # noqa: PLC0415
     from sits.bench.target import fetch  # noqa: PLC0415
-    from sits.core.errors import SitsError  # noqa: PLC0415
+    from sits.core.errors import CallerError, SitsError  # noqa: PLC0415
 
+    try:
+        known = urlsplit(url).hostname and urlsplit(url).port != 0
+    except ValueError:
+        known = False
+    if not known:
+        raise CallerError(f"{url} is no address", field="source", hint="like http://127.0.0.1:8000")
     base = url.rstrip("/").removesuffix("/v1")
     if urlsplit(base).path.strip("/"):
         return told_by(fetch(url, api_key=api_key), model)

@@ -6,17 +6,20 @@ the reason why they are not read.
 Deliberately absent: fetching and printing.
 """
 
+import re
 from typing import Any
 
 from sits.core.engine_names import BY_NAME, SIGNALS, TITLES, TRAPS, detect, names_of, release
 from sits.core.errors import CallerError, EngineError
 from sits.telemetry.gpu.dcgm import is_exporter, read_exporter
-from sits.telemetry.gpu.recognise import READABLE, read_gpu_text
+from sits.telemetry.gpu.recognise import HEAD, READABLE, read_gpu_text
 from sits.telemetry.gpu.report import UNITS, Report
 from sits.telemetry.prometheus_text import Histogram, Scrape, parse
 from sits.telemetry.signals import view
 from sits.telemetry.slots import UNITS as SLOT_UNITS
 from sits.telemetry.slots import looks_like_slots, read_slots
+
+_METRICS = re.compile(r"^# (?:TYPE|HELP) [A-Za-z_:]", re.MULTILINE)
 
 
 def told_by(text: str, model: str = "") -> dict[str, Any]:
@@ -26,6 +29,7 @@ def told_by(text: str, model: str = "") -> dict[str, Any]:
         CallerError: nobody known wrote it.
 
     """
+    text = text.removeprefix("\ufeff")
     if looks_like_slots(text):
         values = read_slots(text)
         rows = [
@@ -35,8 +39,15 @@ def told_by(text: str, model: str = "") -> dict[str, Any]:
         return {"kind": "llama.cpp /slots", "signals": rows}
     try:
         page = parse(text)
-    except EngineError:
-        return of_report(read_gpu_text(text))
+    except EngineError as error:
+        try:
+            return of_report(read_gpu_text(text))
+        except CallerError:
+            if not _METRICS.search(text[:HEAD]):
+                raise
+        raise CallerError(
+            f"this is a metrics page that cannot be read: {error.message}", field=error.field, hint=error.hint
+        ) from None
     names = page.names
     if family := detect(names):
         return _engine(page, family, model)
