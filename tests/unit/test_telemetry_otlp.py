@@ -6,7 +6,7 @@ import pytest
 from otlp_cases import MS, WALL, recorded_vllm, request_id, requests, row, whole
 from sits.core import otel_names as names
 from sits.core.breakpoints import INDEX, NAMES
-from sits.core.errors import TooLargeError
+from sits.core.errors import CallerError, TooLargeError
 from sits.core.otel_aliases import ALIASES, alias_of
 from sits.telemetry.joining import completed
 from sits.telemetry.otlp import mapping, protobuf
@@ -294,3 +294,27 @@ def test_a_row_that_otlp_has_no_form_for_costs_no_other(field, value):
     _, spans = emitted(row(0, whole(), **{field: value}), row(1, whole()))
     assert {one.attributes.get("sits.request_id") for one in spans} == {request_id(1), None}
     assert len(spans) == 5
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_empty_messages_in_great_number_are_refused_before_they_are_made(level):
+    known = protobuf.messages()
+    request = known.traces.ExportTraceServiceRequest()
+    group = request.resource_spans.add(schema_url="x")
+    some = group.scope_spans.add(schema_url="x")
+    for at, into in enumerate((request.resource_spans, group.scope_spans, some.spans)):
+        if at == level:
+            into.extend([type(into.add())()] * (4 * SPANS_MAX))
+    with pytest.raises(TooLargeError, match="spans in one request"):
+        protobuf.decoded(request.SerializeToString(), known)
+    hidden = b"\x0b\x0c" + bytes((0x8A, 0x00)) + b"\x00"  # a group, and a tag that is longer than it need be
+    with pytest.raises(TooLargeError):
+        protobuf.decoded(hidden + request.SerializeToString(), known)
+
+
+@pytest.mark.parametrize(
+    "body", [b"\x0a", b"\xff" * 50, b"\x0a\xff\xff\xff\xff\x7f", b"\x0a\x04\x12\x02\x12\x80"]
+)
+def test_what_is_no_protobuf_is_told_by_the_parser(body):
+    with pytest.raises(CallerError, match="no ExportTraceServiceRequest"):
+        protobuf.decoded(body, protobuf.messages())

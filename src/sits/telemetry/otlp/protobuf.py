@@ -15,7 +15,8 @@ from itertools import islice, repeat
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from sits.core.errors import CallerError, ConfigError
+from sits.core.errors import CallerError, ConfigError, TooLargeError
+from sits.telemetry.otlp.counting import more_than
 from sits.telemetry.otlp.received import (
     ATTRIBUTES_MAX,
     BEYOND,
@@ -70,10 +71,13 @@ def decoded(body: bytes, known: Messages) -> Batch:
 
     Raises:
         CallerError: it is none.
+        TooLargeError: it has far more spans than are kept of one request.
 
     """
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # noqa: PLC0415
 
+    if more_than(body, 4 * SPANS_MAX):
+        raise TooLargeError(f"far more than {SPANS_MAX} spans in one request", hint="send smaller batches")
     request = known.traces.ExportTraceServiceRequest()
     try:
         request.ParseFromString(body)
