@@ -2,28 +2,36 @@
 
     python benchmarks/bench_board.py make STORE [--hours 24] [--rate 50]     # about a minute: rows as a gateway of four engines leaves them
     python benchmarks/bench_board.py measure STORE                           # each figure cold (a process of its own) and warm
+    python benchmarks/bench_board.py open STORE                              # the page in Chromium, until its figures are drawn
 
 The store has what a gateway's has: hourly Parquet files of single requests, figures of every minute, signals.  One incident is in it, half an
-hour in which an engine's queue grows.  Times are the least of several runs; cold is a new process with the files in the page cache.
+hour in which an engine's queue grows.  `open` starts a new admin process's board each time and looks at once, then again: `asked` is from the
+address given to the browser to the first paint and to the figures drawn (headline, chart, stages).  Times are the least of several runs; cold is a new process with the files in the page cache.
 """
 
 import argparse
 import subprocess
 import sys
+import tempfile
 import time
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 from sits.app.board import figures, requests
+from sits.app.board.grid import STAGE_NAMES
 from sits.app.board.window import Look
 from sits.core.breakpoints import NAMES, POINT_COUNT
 from sits.core.config import load_fleet
 from sits.telemetry.histograms import BUCKETS, buckets_of, packed
+from sits.telemetry.minute_parts import MinuteParts
 from sits.telemetry.stage_queries import SPANS
 from sits.telemetry.store import DuckStore
 from sits.telemetry.tables import MINUTES, OUTCOMES_MINUTES, REQUESTS
 from sits.world import RealWorld, stream_generator
+
+sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / where) for where in (".", "browser")]
 
 MINUTE_NS, HOUR_NS = 60 * 10**9, 3600 * 10**9
 ENGINES, TENANTS = ("a0", "a1", "b0", "b1"), ("acme", "globex", "initech")
@@ -55,6 +63,9 @@ name: generated
 objective: {metric: ttft, p99: 1.2s}
 engines: [{kind: openai, name: a0, url: 'http://localhost:1', models: [llama-3-8b]}]
 """
+
+
+DRAWN_MS = """[performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0, performance.getEntriesByName('drawn')[0].startTime]"""
 
 
 class Then(RealWorld):
@@ -161,6 +172,9 @@ def make(path, hours, rate):
 
 CASES = {
     "overview, 24 h": lambda store, fleet, now_ns: figures.overview(store, fleet, Look("24h"), now_ns),
+    "overview, 24 h, minutes in memory": lambda store, fleet, now_ns: figures.overview(
+        store, fleet, Look("24h"), now_ns, in_memory(store.path)
+    ),
     "overview, 1 h": lambda store, fleet, now_ns: figures.overview(store, fleet, Look("1h"), now_ns),
     "overview, 15 min": lambda store, fleet, now_ns: figures.overview(store, fleet, Look("15m"), now_ns),
     "burn, 3 d": lambda store, fleet, now_ns: figures.burn(store, fleet, Look().only, now_ns),
@@ -168,6 +182,11 @@ CASES = {
     "slowest, 24 h": lambda store, fleet, now_ns: requests.listed(store, fleet, Look("24h"), now_ns),
     "matrix, 24 h": lambda store, fleet, now_ns: requests.matrix(store, fleet, Look("24h"), now_ns),
 }
+
+
+@cache
+def in_memory(path):
+    return MinuteParts(path, STAGE_NAMES)
 
 
 def measure(path, only, runs):
@@ -179,14 +198,56 @@ def measure(path, only, runs):
                 began = time.perf_counter()
                 CASES[name](store, fleet, time.time_ns())
                 took.append(time.perf_counter() - began)
-            print(f"{name:20} first {took[0]:6.3f} s, least of {runs} {min(took):6.3f} s")
+            print(f"{name:34} first {took[0]:6.3f} s, least of {runs} {min(took):6.3f} s")
+
+
+def opened(path, runs):
+    """First look by a new process, and the one after it."""
+    from chromium_driven import driven  # noqa: PLC0415  (of the tests)
+
+    took = {"first": [], "again": []}
+    with tempfile.TemporaryDirectory() as directory, driven(Path(directory)) as chromium:
+        for _ in range(runs):
+            began = time.perf_counter()
+            board = subprocess.Popen(
+                [sys.executable, __file__, "serve", str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+            try:
+                url = board.stdout.readline().decode().strip()
+                started = time.perf_counter() - began
+                for times in took.values():
+                    page = chromium.page()
+                    page.tell("Page.navigate", url=f"{url}?window=24h")
+                    page.reached("document.documentElement.dataset.drawn === '1'")
+                    times.append((started, *page.run(DRAWN_MS)))
+                    page.close()
+            finally:
+                board.stdin.close()
+                board.wait()
+    for which, each in took.items():
+        each.sort(key=lambda one: one[2])
+        _, painted, least = each[0]
+        print(
+            f"24 h in Chromium, {which:5}: figures drawn {least:5.0f} ms at the least of {runs}, {each[len(each) // 2][2]:5.0f} median, "
+            f"{each[-1][2]:5.0f} most; first paint {painted:4.0f} ms"
+        )
+    print(f"a new process listens after {min(one[0] for one in took['first']):.2f} s at the least")
+
+
+def served(path):
+    """A board over the store, until stdin ends."""
+    from board_served import house_of, serving  # noqa: PLC0415  (of the tests)
+
+    with serving(house_of(path)) as (url, _):
+        print(url, flush=True)
+        sys.stdin.read()
 
 
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("make", "measure"))
+    parser.add_argument("what", choices=("make", "measure", "open", "serve"))
     parser.add_argument("store", type=Path)
     parser.add_argument("--hours", type=int, default=24)
     parser.add_argument("--rate", type=float, default=50.0)
@@ -195,6 +256,10 @@ def main():
     asked = parser.parse_args()
     if asked.what == "make":
         make(asked.store, asked.hours, asked.rate)
+    elif asked.what == "open":
+        opened(asked.store, asked.runs)
+    elif asked.what == "serve":
+        served(asked.store)
     elif asked.case:
         measure(asked.store, asked.case, asked.runs)
     else:

@@ -19,6 +19,9 @@ _MINUTES = """
     AND ($model IS NULL OR model = $model) AND ($engine IS NULL OR engine = $engine)"""
 _STEP = "((minute_wall_ns - $since_wall_ns) // $step_ns)::INTEGER AS step"
 _ROWS = f"{BOUNDS}\n    AND ($tenant IS NULL OR tenant = $tenant)"
+_OVER = (
+    f"wall_ns + CASE WHEN api_recv > 0 THEN greatest(0, greatest({', '.join(NAMES)}) - api_recv) ELSE 0 END"
+)
 _LISTED = "id, trace_id, tenant, model, engine, outcome, status, detail, wall_ns, api_recv, first_token, last_token, sent, exactness, prompt_tokens, output_tokens"
 
 BOARD_QUERIES: Mapping[str, str] = {
@@ -33,7 +36,8 @@ SELECT max(minute_wall_ns) AS minute_wall_ns FROM outcomes_minutes WHERE minute_
 HAVING count(*) > 0""",
     "board_rows": f"""
 SELECT wall_ns, outcome, status, detail, output_tokens, weight, {", ".join(NAMES)}, exactness
-FROM requests WHERE {_ROWS} ORDER BY wall_ns DESC LIMIT $limit""",
+FROM requests WHERE {_ROWS} AND ($over_wall_ns IS NULL OR {_OVER} >= $over_wall_ns)
+ORDER BY wall_ns DESC LIMIT $limit""",
     "board_names": """
 SELECT 'tenant' AS kind, tenant AS name, count(*) AS n FROM requests WHERE wall_ns >= $since_wall_ns GROUP BY tenant
 ORDER BY n DESC, name LIMIT 200""",

@@ -11,23 +11,28 @@ Deliberately absent: single requests (`app.board.requests`), and drawing.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from sits.app.board.burn import LONGEST_MINUTES, burns, slow_by_minute
-from sits.app.board.grid import LEVELS, Columns, Grid, exactness, over_ns, weights
+from sits.app.board.grid import LEVELS, STAGE_NAMES, Columns, Grid, exactness, over_ns, weights
 from sits.app.board.window import MINUTE_NS, Look, Only, Window
 from sits.core.breakpoints import BREAKPOINTS
 from sits.core.fleet import Fleet
 from sits.core.units import MS
 from sits.policy.outcome import is_error
 from sits.telemetry.histograms import ERROR, quantiles_ns, share_above
+from sits.telemetry.minute_parts import MinuteParts
 from sits.telemetry.store import DuckStore
 
 ROWS_MAX = 300_000
 SAMPLE_ROWS, SAMPLE_NS = 3_000, 15 * MINUTE_NS
 """Rows that tell how times came to be, and how old they may be when the newest comes."""
+
+KEPT_NS = 25 * 60 * MINUTE_NS
+"""Windows up to this are told from the minutes in memory."""
 
 WEEK_NS = 7 * 24 * 60 * MINUTE_NS
 
@@ -37,15 +42,17 @@ Z = 2.576
 LAYERS = {point.stage: point.layer for point in BREAKPOINTS[1:]}
 
 
-def overview(store: DuckStore, fleet: Fleet, look: Look, now_ns: int) -> dict[str, Any]:
-    """Everything of a window that is drawn first.
+def overview(
+    store: DuckStore, fleet: Fleet, look: Look, now_ns: int, kept: MinuteParts | None = None
+) -> dict[str, Any]:
+    """Everything of a window that is drawn first; of minutes that are `kept` in memory nothing is read again.
 
     Raises:
         StoreError: the store cannot be read.
 
     """
     window = look.window(now_ns)
-    grid, counts, rows, from_rows = _read(store, look.only, window)
+    grid, counts, rows, from_rows = _read(store, look.only, window, kept)
     metric, bound_ns = fleet.objective.metric, int(fleet.objective.p99)
     found = {
         "now_ms": now_ns // MS,
@@ -63,7 +70,7 @@ def overview(store: DuckStore, fleet: Fleet, look: Look, now_ns: int) -> dict[st
         "latency": {name: grid.series(name) for name in ("ttft", "e2e")},
         "slo": _slo(grid.total(metric), bound_ns, counts),
         "stages": _stages(grid, exactness(rows)),
-        "newest_ms": _newest_ms(store, now_ns),
+        "newest_ms": _newest_of(rows, look, now_ns) or _newest_ms(store, now_ns),
     }
     found["state"] = "empty" if not counts.n.any() else "ok"
     return found
@@ -103,18 +110,24 @@ class Counts:
         }
 
 
-def _read(store: DuckStore, only: Only, window: Window) -> tuple[Grid, Counts, Columns, bool]:
-    """What the window holds; the rows that were looked at tell how exact times are."""
+def _read(
+    store: DuckStore, only: Only, window: Window, kept: MinuteParts | None
+) -> tuple[Grid, Counts, Columns, bool]:
+    """What the window holds; the rows that were looked at tell how exact times are.
+
+    How far minutes go is asked first: a minute that is written while we read is told from its rows, and only from them.
+    """
     grid, counts = Grid(window.steps), Counts(window.steps)
     ends = {"since_wall_ns": window.since_ns, "until_wall_ns": window.until_ns}
     since_ns = window.since_ns
-    if not only.tenant:
-        of = {"model": only.model or None, "engine": only.engine or None, "step_ns": window.step_ns} | ends
-        for cell in store.scan("board_minutes", **of):
-            grid.add(cell["step"], cell["stage"], cell["histograms"])
+    closed_ns = 0 if only.tenant else _closed_ns(store, since_ns)
+    if closed_ns > since_ns:
+        since_ns = closed_ns
+        of = {"model": only.model or None, "engine": only.engine or None, "step_ns": window.step_ns}
+        of |= ends | {"until_wall_ns": min(window.until_ns, closed_ns)}
+        grid = _minutes(store, only, window, of, kept)
         for told in store.scan("board_outcomes", **of):
             counts.add(told["step"], told["outcome"], told["status"], told["n"], told["output_tokens"])
-        since_ns = max(since_ns, _closed_ns(store, window.since_ns))
     rows = _rows_over(store, only, since_ns, window.until_ns)
     if len(rows["wall_ns"]):
         step = (over_ns(rows) - window.since_ns) // window.step_ns
@@ -127,11 +140,29 @@ def _read(store: DuckStore, only: Only, window: Window) -> tuple[Grid, Counts, C
     return grid, counts, rows, since_ns == window.since_ns
 
 
+def _minutes(
+    store: DuckStore, only: Only, window: Window, of: Mapping[str, Any], kept: MinuteParts | None
+) -> Grid:
+    """What the minutes of a window hold, from memory where it is short enough to be there."""
+    if kept is not None and window.until_ns - window.since_ns <= KEPT_NS:
+        ends = window.since_ns, of["until_wall_ns"], window.step_ns, window.steps
+        return Grid(window.steps, kept.counts(*ends, model=only.model, engine=only.engine))
+    grid = Grid(window.steps)
+    for cell in store.scan("board_minutes", **of):
+        grid.add(cell["step"], cell["stage"], cell["histograms"])
+    return grid
+
+
 def _rows_over(store: DuckStore, only: Only, since_ns: int, until_ns: int) -> Columns:
     """Requests that were over since then; one that took longer than ten minutes is in its minute, later."""
     began_ns = since_ns - 10 * MINUTE_NS
     found = store.columns(
-        "board_rows", limit=ROWS_MAX, since_wall_ns=began_ns, until_wall_ns=until_ns, **only.parameters()
+        "board_rows",
+        limit=ROWS_MAX,
+        since_wall_ns=began_ns,
+        until_wall_ns=until_ns,
+        over_wall_ns=since_ns,
+        **only.parameters(),
     )
     late = over_ns(found) >= since_ns
     return {name: values[late] for name, values in found.items()}
@@ -161,6 +192,14 @@ def _closed_ns(store: DuckStore, since_ns: int) -> int:
     """The end of the newest minute the store has figures of; 0 if it has none since then."""
     told = store.scan("board_newest_minute", since_wall_ns=since_ns)
     return int(told[0]["minute_wall_ns"]) + MINUTE_NS if told else 0
+
+
+def _newest_of(rows: Columns, look: Look, now_ns: int) -> int:
+    """The same as `_newest_ms`, by the rows that were looked at; 0 where they do not tell: all that came in the last minutes are among them."""
+    if not look.live or look.only != Only() or not len(rows["wall_ns"]):
+        return 0
+    newest_ns = int(rows["wall_ns"].max())
+    return -(-newest_ns // MS) if now_ns - 2 * MINUTE_NS < newest_ns < now_ns else 0
 
 
 def _newest_ms(store: DuckStore, until_ns: int) -> int:
@@ -209,7 +248,7 @@ def quantile_bounds(counts: np.ndarray, level: float) -> tuple[float, float, flo
 
 def _stages(grid: Grid, exact: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     found = []
-    for stage in grid.stages():
+    for stage in STAGE_NAMES:
         counts = grid.total(stage)
         if stage in ("ttft", "e2e") or not counts.sum():
             continue

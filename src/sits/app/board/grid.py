@@ -16,27 +16,29 @@ from typing import Any
 import numpy as np
 
 from sits.core.breakpoints import NAMES, POINT_COUNT
-from sits.telemetry.histograms import BUCKETS, buckets_of, packed, quantiles_ns, summed
+from sits.telemetry.histograms import BUCKETS, VALUES_NS, buckets_of, summed
 from sits.telemetry.stage_queries import SPANS
 
 LEVELS = (0.50, 0.95, 0.99)
 STAGE_NAMES = tuple(name for name, _, _ in SPANS)
+_NUMBER = {name: i for i, name in enumerate(STAGE_NAMES)}
 EXACTNESS = ("missing", "sampled", "derived", "measured")
 
 Columns = Mapping[str, np.ndarray]
 
 
 class Grid:
-    """Histograms by step and stage."""
+    """Histograms by stage and step."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, counts: np.ndarray | None = None) -> None:
         self.steps = steps
-        self._parts: dict[tuple[int, str], list[bytes]] = {}
+        shape = len(STAGE_NAMES), steps, BUCKETS
+        self._counts = np.zeros(shape, dtype=np.int64) if counts is None else counts
 
     def add(self, step: int, stage: str, histograms: Sequence[bytes]) -> None:
-        """Add histograms to a cell; a step that is not of the window is left out."""
-        if 0 <= step < self.steps:
-            self._parts.setdefault((step, stage), []).extend(histograms)
+        """Add histograms to a cell; a step that is not of the window is left out, and a stage nobody knows."""
+        if 0 <= step < self.steps and stage in _NUMBER:
+            self._counts[_NUMBER[stage], step] += summed(histograms)
 
     def add_rows(self, rows: Columns, step: np.ndarray) -> None:
         """Add requests, each in its step."""
@@ -44,39 +46,37 @@ class Grid:
         if not len(done):
             return
         at, how = points(rows, done)
-        weight = weights(rows)[done]
+        weight, step = weights(rows)[done], step[done]
+        first = int(step.min())
+        wide = int(step.max()) - first + 1
         for stage, start, end in SPANS:
             took = at[:, end] - at[:, start]
             fine = (how[:, start] > 0) & (how[:, end] > 0) & (took >= 0)
-            cells = step[done][fine] * BUCKETS + buckets_of(took[fine])
-            found, where = np.unique(cells, return_inverse=True)
-            counts = np.rint(np.bincount(where, weights=weight[fine], minlength=len(found))).astype(np.int64)
-            of = found // BUCKETS
-            for one in np.unique(of).tolist():
-                mine = of == one
-                self.add(one, stage, [packed(found[mine] % BUCKETS, counts[mine])])
+            cells = (step[fine] - first) * BUCKETS + buckets_of(took[fine])
+            counts = np.rint(np.bincount(cells, weights=weight[fine], minlength=wide * BUCKETS))
+            self._counts[_NUMBER[stage], first : first + wide] += counts.reshape(wide, BUCKETS).astype(
+                np.int64
+            )
 
     def total(self, stage: str) -> np.ndarray:
         """Counts by bucket of a stage over the whole window."""
-        return summed(part for (_, name), parts in self._parts.items() if name == stage for part in parts)
-
-    def stages(self) -> list[str]:
-        """Stages that have anything, in their order."""
-        there = {stage for _, stage in self._parts}
-        return [stage for stage in STAGE_NAMES if stage in there]
+        counts: np.ndarray = self._counts[_NUMBER[stage]].sum(axis=0)
+        return counts
 
     def series(self, stage: str) -> dict[str, list[float | None]]:
         """Count and quantiles (ms) of a stage in each step; None where there is nothing."""
-        found: dict[str, list[float | None]] = {
-            name: [None] * self.steps for name in ("n", "p50", "p95", "p99")
-        }
-        for step in range(self.steps):
-            parts = self._parts.get((step, stage))
-            counts = summed(parts) if parts else None
-            if counts is not None and (n := int(counts.sum())):
-                values = [n, *(value / 1e6 for value in quantiles_ns(counts, LEVELS))]
-                for name, value in zip(found, values, strict=True):
-                    found[name][step] = value
+        there = np.flatnonzero(self.total(stage))
+        if not len(there):
+            return {name: [None] * self.steps for name in ("n", "p50", "p95", "p99")}
+        # Only the buckets that are occupied at all: cumulated, a quantile is the first that reaches its rank.
+        upto = np.cumsum(self._counts[_NUMBER[stage]][:, there], axis=1)
+        n = upto[:, -1]
+        found = {"n": [float(one) if one else None for one in n.tolist()]}
+        for name, level in zip(("p50", "p95", "p99"), LEVELS, strict=True):
+            rank = np.maximum(np.ceil(level * n - 1e-9), 1)
+            which = np.minimum((upto < rank[:, np.newaxis]).sum(axis=1), len(there) - 1)
+            values = (VALUES_NS[there[which]] / 1e6).tolist()
+            found[name] = [value if one else None for value, one in zip(values, n.tolist(), strict=True)]
         return found
 
 

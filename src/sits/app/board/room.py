@@ -17,6 +17,7 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -27,6 +28,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sits.app.board import figures, fleetmap, requests
+from sits.app.board.grid import STAGE_NAMES
 from sits.app.board.stream import Feed, Streaming, Streams
 from sits.app.board.window import Look, look_of
 from sits.app.shift import board as shift_board
@@ -35,6 +37,7 @@ from sits.app.up.generation import Generation
 from sits.app.up.rooms import House, Room
 from sits.core.errors import CapacityError, SitsError, UnknownError
 from sits.core.units import MS, SECOND
+from sits.telemetry.minute_parts import MinuteParts
 from sits.telemetry.store import DuckStore
 
 FILES = {
@@ -171,7 +174,9 @@ class BoardRoom(Room):
 
     def _overview(self, store: DuckStore, look: Look) -> dict[str, Any]:
         house = self.house
-        found = figures.overview(store, house.generation.fleet, look, house.world.wall_ns())
+        found = figures.overview(
+            store, house.generation.fleet, look, house.world.wall_ns(), self._desks[False].minutes
+        )
         return {"fleet": house.generation.fleet.name, "generation": house.generation.number} | found
 
     def _burn(self, store: DuckStore, look: Look) -> dict[str, Any]:
@@ -230,6 +235,7 @@ class Desk:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "board")
         self._store: DuckStore | None = None
+        self.minutes: MinuteParts | None = None
 
     async def ask(self, house: House, make: Callable[[DuckStore], Any]) -> bytes:
         """What `make` makes of the store, as JSON."""
@@ -240,14 +246,24 @@ class Desk:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def warm(self, house: House) -> None:
-        """Open the store and ask it something, in the thread; what goes wrong is told to who asks next."""
-        self._thread.submit(
-            lambda: self._opened(house).scan("board_newest_minute", since_wall_ns=house.world.wall_ns())
-        )
+        """Open the store, ask it something, and read the minutes of a day, in the thread; what goes wrong is told to who asks next."""
+
+        def opened() -> None:
+            self._opened(house).scan("board_newest_minute", since_wall_ns=house.world.wall_ns())
+            self._thread.submit(more)
+
+        def more() -> None:
+            # A file at a time: who looks meanwhile waits for one.
+            if self.minutes is not None and self.minutes.keep_one(house.world.wall_ns() - figures.KEPT_NS):
+                with suppress(RuntimeError):  # closed meanwhile
+                    self._thread.submit(more)
+
+        self._thread.submit(opened)
 
     def _opened(self, house: House) -> DuckStore:
         if self._store is None:
             self._store = DuckStore(house.store, world=house.world, threads=THREADS)
+            self.minutes = MinuteParts(house.store, STAGE_NAMES)
         return self._store
 
     def close(self) -> None:

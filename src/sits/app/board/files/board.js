@@ -39,6 +39,7 @@ function overview(next) {
   $('filled').hidden = told.state === 'empty';
   if (told.state !== 'empty') { chart.show(told); panels.stages(told); }
   fresh();
+  if (!document.documentElement.dataset.drawn) performance.mark('drawn');
   document.documentElement.dataset.drawn = '1';
 }
 async function dearer(mine) {
