@@ -268,3 +268,32 @@ def test_a_page_with_a_mark_at_its_start_and_other_ends_of_lines_is_the_same_pag
 def test_a_page_that_cannot_be_read_is_said_to_be_one():
     with pytest.raises(CallerError, match="a metrics page that cannot be read"):
         told_by(PAGE.replace(" 3", " 3,5"))
+
+
+def test_a_server_whose_answer_never_ends_is_left():
+    from sits.bench.target import fetch
+    from sits.core.errors import EngineError
+
+    left = threading.Event()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            while not left.wait(0.01):
+                self.wfile.write(b"x")
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        with pytest.raises(EngineError, match="has not ended its answer"):
+            fetch(f"http://127.0.0.1:{server.server_port}/metrics", timeout_s=0.1)
+    finally:
+        left.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()

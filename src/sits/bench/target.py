@@ -22,6 +22,7 @@ from sits.core.engine_names import detect
 from sits.core.errors import AuthError, ConfigError, EngineError
 from sits.core.request import Request
 from sits.telemetry.prometheus_text import Scrape, parse
+from sits.world import RealWorld
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
@@ -173,7 +174,7 @@ def fetch(url: str, *, api_key: str = "", timeout_s: float = 10.0) -> str:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
     try:
         with opener.open(asked, timeout=timeout_s) as answer:
-            data: bytes = answer.read(_PAGE_LIMIT + 1)
+            data = _body(answer, url, timeout_s)
     except urllib.error.HTTPError as error:
         if error.code in {401, 403}:
             raise AuthError(
@@ -186,6 +187,17 @@ def fetch(url: str, *, api_key: str = "", timeout_s: float = 10.0) -> str:
     if len(data) > _PAGE_LIMIT:
         raise EngineError(f"{url} sends more than {_PAGE_LIMIT} bytes", field="url")
     return data.decode("utf-8", "replace")
+
+
+def _body(answer: http.client.HTTPResponse, url: str, timeout_s: float) -> bytes:
+    """All of a page; a server that sends a little now and then has no longer for it than one that sends nothing."""
+    world, data = RealWorld(), bytearray()
+    until_ns = world.now_ns() + int(timeout_s * 1e9)
+    while len(data) <= _PAGE_LIMIT and (piece := answer.read1(1 << 16)):
+        data += piece
+        if world.now_ns() > until_ns:
+            raise EngineError(f"{url} has not ended its answer in {timeout_s:g} s", field="url")
+    return bytes(data)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
