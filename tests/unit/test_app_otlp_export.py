@@ -272,3 +272,14 @@ def test_a_password_in_an_endpoint_is_refused_and_not_shown(endpoint):
         target_of(Export(protocol=protocol), {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}, RESOURCE)
     assert "secret" not in str(refusal.value)
     assert "secret" not in repr(vars(refusal.value))
+
+
+def test_a_header_that_no_request_can_carry_is_told_at_the_start_without_its_value():
+    told = {"OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20x%0A"}
+    assert target_of(Export(), told, RESOURCE).headers == {"authorization": "Bearer x"}, (
+        "as a file of it ends"
+    )
+    for said in ("authorization=hid%0D%0Aden", "authorization=hid\u20acden", "a%20b:=hidden"):
+        with pytest.raises(ConfigError, match="no request can carry") as refusal:
+            target_of(Export(), {"OTEL_EXPORTER_OTLP_HEADERS": said}, RESOURCE)
+        assert "den" not in str(refusal.value)

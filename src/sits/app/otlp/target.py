@@ -8,6 +8,7 @@ Source: OpenTelemetry specification, "OpenTelemetry Protocol Exporter" and "Gene
 Deliberately absent: certificates by variable (the system's are used), and connections.
 """
 
+import re
 from collections.abc import Mapping
 from urllib.parse import unquote, urlsplit
 
@@ -18,6 +19,7 @@ from sits.core.fleet_otlp import Export
 from sits.core.otel_names import OPT_IN, SERVICE, Convention, convention
 
 BASE = "OTEL_EXPORTER_OTLP_"
+_TOKEN, _VISIBLE = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"), re.compile("[ -~]*")
 DEFAULTS = {"grpc": "http://localhost:4317", "http/protobuf": "http://localhost:4318"}
 
 
@@ -105,7 +107,14 @@ def _headers(export: Export, environ: Mapping[str, str]) -> dict[str, str]:
                 hint=f"export {header.env}=... before 'sitsctl up'",
             )
         found[header.name] = value
-    return {name.lower(): value for name, value in found.items()}
+    for name, value in found.items():
+        if not _TOKEN.fullmatch(name) or not _VISIBLE.fullmatch(value.strip()):
+            raise ConfigError(
+                f"header {name[:80]!r} has a name or a value that no request can carry",
+                field="telemetry.otlp.export.headers",
+                hint="names of letters, digits and dashes; values of printable ASCII",
+            )
+    return {name.lower(): value.strip() for name, value in found.items()}
 
 
 def _timeout_s(export: Export, environ: Mapping[str, str]) -> float:
