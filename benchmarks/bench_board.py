@@ -218,7 +218,7 @@ def opened(path, runs):
                 for times in took.values():
                     page = chromium.page()
                     page.tell("Page.navigate", url=f"{url}?window=24h")
-                    page.reached("document.documentElement.dataset.drawn === '1'")
+                    page.until("document.documentElement.dataset.drawn === '1'")
                     times.append((started, *page.run(DRAWN_MS)))
                     page.close()
             finally:

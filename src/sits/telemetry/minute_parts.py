@@ -7,11 +7,12 @@ A part file never changes (`telemetry.parts`), so what was read of it holds as l
 is new, and forgets what was merged or deleted.  What is told is therefore what a query of the same moment tells, whoever writes.
 
 Rules: newest first; at most `RECORDS_MAX` buckets are kept (6 bytes each), what is older is read again by each look.  A minute is written
-after it is over, so a file of an hour before the window has nothing of it; `SLACK_NS` is left for clocks that were set.  One thread.
+after it is over, so a file of an hour before the window has nothing of it; `SLACK_NS` is left for clocks that were set.  Threads take turns, a file at a time while it is warmed.
 
 Deliberately absent: quantiles, and windows of many days (one query is cheaper there than that many files).
 """
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,6 +58,7 @@ class MinuteParts:
         self._kept: dict[Path, Kept] = {}
         self._records_max = records_max
         self._db: Any = None
+        self._lock = threading.Lock()
 
     def counts(
         self, since_ns: int, until_ns: int, step_ns: int, steps: int, *, model: str = "", engine: str = ""
@@ -71,7 +73,8 @@ class MinuteParts:
         only = {"model": model, "engine": engine}
         for left in reversed(range(LISTINGS)):
             try:
-                return self._counted(since_ns, until_ns, step_ns, steps, only)
+                with self._lock:
+                    return self._counted(since_ns, until_ns, step_ns, steps, only)
             except GoneError:  # list again as a whole, so that nothing is told twice or not at all
                 if not left:
                     raise
@@ -84,11 +87,12 @@ class MinuteParts:
             StoreError: it cannot be read.
 
         """
-        before = len(self._kept)
-        try:
-            return any(len(self._kept) > before for _ in self._parts(since_ns))
-        except GoneError:
-            return True
+        with self._lock:
+            before = len(self._kept)
+            try:
+                return any(len(self._kept) > before for _ in self._parts(since_ns))
+            except GoneError:
+                return True
 
     def close(self) -> None:
         """Give back what reading took."""

@@ -74,6 +74,7 @@ class BoardRoom(Room):
     def __init__(self, house: House) -> None:
         super().__init__(house)
         self._desks = {dear: Desk() for dear in (False, True)}
+        self._minutes = MinuteParts(house.store, STAGE_NAMES)
         self._streams = Streams()
         self._feeds: dict[tuple[Any, ...], Feed] = {}
         self._answers: dict[tuple[Any, ...], tuple[int, asyncio.Future[bytes]]] = {}
@@ -92,6 +93,7 @@ class BoardRoom(Room):
     async def start(self) -> None:
         """Open the store meanwhile (half a second of libraries), so that whoever looks first need not wait for it."""
         self._desks[False].warm(self.house)
+        self._desks[True].start(self.house, self._minutes)
 
     def adopt(self, new: Generation) -> None:
         """Other objectives, other engines: nothing that was found holds."""
@@ -174,9 +176,7 @@ class BoardRoom(Room):
 
     def _overview(self, store: DuckStore, look: Look) -> dict[str, Any]:
         house = self.house
-        found = figures.overview(
-            store, house.generation.fleet, look, house.world.wall_ns(), self._desks[False].minutes
-        )
+        found = figures.overview(store, house.generation.fleet, look, house.world.wall_ns(), self._minutes)
         return {"fleet": house.generation.fleet.name, "generation": house.generation.number} | found
 
     def _burn(self, store: DuckStore, look: Look) -> dict[str, Any]:
@@ -205,6 +205,8 @@ class BoardRoom(Room):
             look = look_of(request.query_params)
         except SitsError as error:
             return _refused(error)
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream")  # a stream nobody reads would keep its place
         if self._streams.full:
             return _refused(
                 CapacityError(
@@ -235,7 +237,6 @@ class Desk:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "board")
         self._store: DuckStore | None = None
-        self.minutes: MinuteParts | None = None
 
     async def ask(self, house: House, make: Callable[[DuckStore], Any]) -> bytes:
         """What `make` makes of the store, as JSON."""
@@ -246,24 +247,24 @@ class Desk:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def warm(self, house: House) -> None:
-        """Open the store, ask it something, and read the minutes of a day, in the thread; what goes wrong is told to who asks next."""
+        """Open the store and ask it something, in the thread; what goes wrong is told to who asks next."""
+        self._thread.submit(
+            lambda: self._opened(house).scan("board_newest_minute", since_wall_ns=house.world.wall_ns())
+        )
 
-        def opened() -> None:
-            self._opened(house).scan("board_newest_minute", since_wall_ns=house.world.wall_ns())
-            self._thread.submit(more)
+    def start(self, house: House, minutes: MinuteParts) -> None:
+        """Begin to `keep`."""
+        self._thread.submit(self.keep, house, minutes)
 
-        def more() -> None:
-            # A file at a time: who looks meanwhile waits for one.
-            if self.minutes is not None and self.minutes.keep_one(house.world.wall_ns() - figures.KEPT_NS):
-                with suppress(RuntimeError):  # closed meanwhile
-                    self._thread.submit(more)
-
-        self._thread.submit(opened)
+    def keep(self, house: House, minutes: MinuteParts) -> None:
+        """Read the minutes of a day in the thread, a file at a time: who looks meanwhile waits for one."""
+        if minutes.keep_one(house.world.wall_ns() - figures.KEPT_NS):
+            with suppress(RuntimeError):  # closed meanwhile
+                self._thread.submit(self.keep, house, minutes)
 
     def _opened(self, house: House) -> DuckStore:
         if self._store is None:
             self._store = DuckStore(house.store, world=house.world, threads=THREADS)
-            self.minutes = MinuteParts(house.store, STAGE_NAMES)
         return self._store
 
     def close(self) -> None:
