@@ -120,9 +120,9 @@ def test_burn(store):
     ]
     stored(store, rows)
     pairs = figures.burn(store, FLEET, Only(), NOW_NS)
-    assert [pair["burning"] for pair in pairs] == [True, True, True]
+    assert [pair["burning"] for pair in pairs] == [True] * 4
     assert pairs[0]["long_burn"] == pytest.approx(20.0)
-    assert [pair["burning"] for pair in burns(np.full(4320, 10.0), np.zeros(4320))] == [False, False, False]
+    assert [pair["burning"] for pair in burns(np.full(4320, 10.0), np.zeros(4320))] == [False] * 4
     assert burns(np.zeros(4320), np.zeros(4320))[0]["short_burn"] is None
 
 

@@ -21,7 +21,7 @@ Rules:
 Deliberately absent: estimating drift within the window (look at a shorter one), and changing any row that is stored.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -270,9 +270,3 @@ def notes(joined: Joined) -> tuple[str, ...]:
         odd = f"; {one.impossible} requests told of as they cannot have been" if one.impossible else ""
         told.append(f"{who} tells {one.filled} points of {one.rows} requests, {clock}{left}{odd}.")
     return tuple(told)
-
-
-def by_trace(sightings: Columns, trace_ids: Mapping[str, object] | set[str]) -> Columns:
-    """The sightings of those traces."""
-    kept = np.array([trace_id in trace_ids for trace_id in sightings["trace_id"].tolist()], dtype=bool)
-    return {name: values[kept] for name, values in sightings.items()}

@@ -188,9 +188,9 @@ def _load(fleet: Path) -> Any:
 def _delays(tree: Any) -> dict[str, float]:
     """The lengths of which a delay is made, s, and the longest delay when as many answers as the fast rule needs are bad, or all."""
     from sits.app.alerts.delays import DELIVERY_S, delays  # noqa: PLC0415
-    from sits.app.alerts.objectives import P99_BUDGET  # noqa: PLC0415
     from sits.app.alerts.rules import FAST_BURN  # noqa: PLC0415
     from sits.core.fleet_environment import profile_of  # noqa: PLC0415
+    from sits.policy.burn_rate import P99_BUDGET  # noqa: PLC0415
 
     found, limit = delays(profile_of(tree.telemetry).alert_within), FAST_BURN * P99_BUDGET
     return {

@@ -13,10 +13,11 @@ from typing import Any
 from sits.app.alerts.delays import delays
 from sits.app.alerts.objectives import TIMES, indicators, recorded, selector
 from sits.app.alerts.panels import BAD, GOOD, SOURCE, WARN, Json, heat, laid_out, series, stat, states
-from sits.app.alerts.rules import BURNS, FAST_BURN, fast
+from sits.app.alerts.rules import FAST_BURN, fast
 from sits.core.fleet import Fleet
 from sits.core.fleet_environment import profile_of
 from sits.core.units import SECOND, show_duration
+from sits.policy.burn_rate import BURNS
 
 Row = tuple[str, int, list[Json]]
 TAG = "sits"
@@ -45,7 +46,7 @@ def _service(fleet: Fleet) -> Iterator[Row]:
     ]  # fmt: skip
     windows = ["5m", "1h", "30m", "6h", "2h", "1d", "3d"]
     yield "How fast the budgets burn", 8, [
-        series(f"{one.title}: burn rate", [(f"{one.recorded(w)} / {one.budget:g}", w) for w in windows], "none", f"Share of bad ones over the share that may be, in windows of several lengths: 1 spends exactly the budget. Pages at {BURNS[0][1]:g} (1h and 5m) and {BURNS[1][1]:g} (6h and 30m).", BURNS[0][1])
+        series(f"{one.title}: burn rate", [(f"{one.recorded(w)} / {one.budget:g}", w) for w in windows], "none", f"Share of bad ones over the share that may be, in windows of several lengths: 1 spends exactly the budget. Pages at {BURNS[0].burn:g} (1h and 5m) and {BURNS[1].burn:g} (6h and 30m).", BURNS[0].burn)
         for one in (latency, availability)
     ]  # fmt: skip
     yield "Latency by engine", 9, [

@@ -28,7 +28,7 @@ from typing import Any, Self
 import msgspec
 
 from sits.app.alerts.delays import delays
-from sits.app.alerts.objectives import P99_BUDGET, indicators, selector
+from sits.app.alerts.objectives import indicators, selector
 from sits.app.alerts.rules import fast
 from sits.app.alerts.stack import LOOK_S, Stack, Told, free_port
 from sits.app.up.notice import Notice, notice_of
@@ -39,6 +39,7 @@ from sits.core.fleet_environment import profile_of
 from sits.core.fleet_inject import Injection
 from sits.core.ports import World
 from sits.core.units import MS, SECOND, Ns, Share
+from sits.policy.burn_rate import P99_BUDGET
 
 RATE = 20
 """Requests a second."""

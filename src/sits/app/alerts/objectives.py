@@ -12,8 +12,8 @@ import msgspec
 
 from sits.core.fleet import Fleet
 from sits.core.units import show_duration
+from sits.policy.burn_rate import P99_BUDGET
 
-P99_BUDGET = 0.01
 TIMES = {"ttft": "time to first token", "e2e": "end-to-end time"}
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 from sits.app.alerts.delays import Delays, delays
 from sits.app.alerts.objectives import indicators, job_of
-from sits.app.alerts.rules import BURNS, FAST_BURN, alerts_of, threshold
+from sits.app.alerts.rules import FAST_BURN, alerts_of, threshold
 from sits.core.fleet import Fleet
 from sits.core.fleet_environment import profile_of
+from sits.policy.burn_rate import BURNS
 
 QUIET = 60
 """Steps before anything happens."""

@@ -14,7 +14,7 @@ for a promise of 45 s; five bad ones keep a quiet night's single slow answer fro
 Rules: a threshold is never above the middle between budget and all (else a large budget could not be burned fast enough to be told); every
 alert says what it means, which command explains it, and where the board is; expressions use only metrics the gateway has.
 
-Deliberately absent: who is told (Alertmanager's), and thresholds nobody promised.
+Deliberately absent: who is told (Alertmanager's), thresholds nobody promised, and the table of burns (`policy.burn_rate`).
 """
 
 from collections.abc import Iterator
@@ -26,15 +26,10 @@ from sits.app.alerts.delays import Delays, delays
 from sits.app.alerts.objectives import Indicator, indicators, selector
 from sits.core.fleet import Fleet
 from sits.core.fleet_environment import profile_of
+from sits.policy.burn_rate import BURNS
 
 LEAST_BAD = 5
 FAST_BURN = 14.4
-BURNS = (
-    ("page", 14.4, "1h", "5m"),
-    ("page", 6.0, "6h", "30m"),
-    ("ticket", 3.0, "1d", "2h"),
-    ("ticket", 1.0, "3d", "6h"),
-)
 NEAR, FAR = ("5m", "1h"), ("30m", "2h", "6h", "1d", "3d", "30d")
 """Windows recorded with every evaluation, and once a minute."""
 

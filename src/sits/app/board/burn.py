@@ -1,8 +1,8 @@
 """How fast the error budget is spent: the share of bad requests over each of several windows, as a multiple of what the objective allows.
 
-A request is bad when it took longer than the objective, or went wrong as `policy.outcome` says; an objective on P99 allows 1 %.  Burn 1
-spends the budget of 30 days in 30 days.  Two windows together tell an incident: the long one that it matters, the short one that it
-goes on (Google, The Site Reliability Workbook, 2018, chapter 5, table 5-8: 14.4 over 1 h and 5 min, 6 over 6 h and 30 min, 1 over 3 d and 6 h).
+A request is bad when it took longer than the objective, or went wrong as `policy.outcome` says; an objective on P99 allows 1 %.  The pairs of
+windows are those of the alerts (`policy.burn_rate`); alerts count slow ones and errors each against its own budget, here both share one, so that
+this burns no later than the latency alert of the same windows.
 
 Rules: requests of a minute are looked at together, a bucket of the histogram (1 %) wide at the objective.
 
@@ -13,17 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from sits.policy.burn_rate import BURNS, P99_BUDGET, minutes_of
 from sits.telemetry.histograms import BUCKETS, RECORD, buckets_of
 
-ALLOWED = 0.01
-PAIRS = (
-    ("5m", 5, "1h", 60, 14.4, "page"),
-    ("30m", 30, "6h", 360, 6.0, "page"),
-    ("6h", 360, "3d", 4320, 1.0, "ticket"),
-)
-"""The short window, the long one, the burn from which on both together are an incident, and what is done then."""
-
-LONGEST_MINUTES = 4320
+LONGEST_MINUTES = max(minutes_of(pair.long) for pair in BURNS)
 
 
 def slow_by_minute(
@@ -46,8 +39,8 @@ def slow_by_minute(
 def burns(requests: np.ndarray, bad: np.ndarray) -> list[dict[str, Any]]:
     """Each pair of windows; the arrays are by minute, the last one is now."""
     found = []
-    for short, short_n, long, long_n, limit, then in PAIRS:
-        rates = [_burn(requests, bad, n) for n in (short_n, long_n)]
+    for then, limit, long, short in BURNS:
+        rates = [_burn(requests, bad, minutes_of(window)) for window in (short, long)]
         burning = all(rate is not None and rate >= limit for rate in rates)
         found.append(
             {
@@ -65,4 +58,4 @@ def burns(requests: np.ndarray, bad: np.ndarray) -> list[dict[str, Any]]:
 
 def _burn(requests: np.ndarray, bad: np.ndarray, minutes: int) -> float | None:
     n = float(requests[-minutes:].sum())
-    return None if not n else float(bad[-minutes:].sum()) / n / ALLOWED
+    return None if not n else float(bad[-minutes:].sum()) / n / P99_BUDGET

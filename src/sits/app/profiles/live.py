@@ -19,7 +19,7 @@ from sits.telemetry.profile.kept import joined
 from sits.telemetry.profile.profile import Profile
 
 ANSWER_NS = 15 * SECOND
-"""Beyond the time ordered: the keeper looks once a second and writes every two."""
+"""Beyond the time ordered: the keeper looks and writes once a second; the rest is for a machine that is busy."""
 
 LOOK_S = 0.2
 

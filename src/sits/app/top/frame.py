@@ -23,10 +23,10 @@ import msgspec
 
 from sits.core.plain_text import plain
 from sits.core.units import SECOND
+from sits.policy.burn_rate import P99_BUDGET
 from sits.telemetry.prometheus_text import Histogram, Scrape, between
 
 LEVELS = (0.50, 0.95, 0.99)
-ALLOWED = 0.01
 BURNS_NS = (300 * SECOND, 3600 * SECOND)
 HISTORY = 120
 """Points of each history: one a page."""
@@ -186,7 +186,7 @@ class Past:
             return Burn(window_ns / SECOND, 0.0, None)
         (start_ns, judged, missed), (end_ns, judged_now, missed_now) = inside[0], inside[-1]
         n = judged_now - judged
-        rate = (missed_now - missed) / n / ALLOWED if n else None
+        rate = (missed_now - missed) / n / P99_BUDGET if n else None
         return Burn(window_ns / SECOND, (end_ns - start_ns) / SECOND, rate)
 
 

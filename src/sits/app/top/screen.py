@@ -18,6 +18,7 @@ from textual.widgets import DataTable, Footer, Input, Static
 
 from sits.app.top import text
 from sits.app.top.frame import EngineLine, Frame
+from sits.policy.burn_rate import P99_BUDGET
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -191,7 +192,7 @@ class Top(App[None]):
         self.query_one("#title", Static).set_class(lost, "lost")
         self.query_one("#body").set_class(lost, "lost")
         self.query_one("#title", Static).update(("PAUSED  " if self.paused else "") + text.title(frame))
-        missed = frame.missed is not None and frame.missed > 0.01
+        missed = frame.missed is not None and frame.missed > P99_BUDGET
         style = RED if missed else "green" if frame.missed is not None else ""
         self.query_one("#slo", Static).update(_styled(text.slo(frame, self._objective), style))
         self.query_one("#totals", Static).update(_styled(text.totals(frame)))

@@ -9,6 +9,7 @@ Deliberately absent: colour and layout of the live screen (`screen`).
 from collections.abc import Sequence
 
 from sits.app.top.frame import EngineLine, Frame, Span
+from sits.policy.burn_rate import P99_BUDGET
 
 BARS = "▁▂▃▄▅▆▇█"
 COLUMNS = (
@@ -68,7 +69,7 @@ def slo(frame: Frame, objective: str) -> str:
     if frame.missed is None:
         state = "nothing to judge"
     else:
-        word = "met" if frame.missed <= 0.01 else "MISSED"
+        word = "met" if frame.missed <= P99_BUDGET else "MISSED"
         state = f"{word}: {frame.missed:.2%} of {frame.judged:,} late (1 % allowed)"
     burns = ", ".join(
         f"{burn.rate:.1f}x over {_time(burn.seen_s)}" for burn in frame.burns if burn.rate is not None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from sits.core.errors import CallerError
 from sits.telemetry.gpu.report import UNITS, Device, Report, known, quantity
-from sits.telemetry.gpu.safe_xml import Node, read_xml
+from sits.telemetry.gpu.safe_xml import Node
 
 ITEMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "gpu_busy_share": (("utilization/gpu_util",), ("Utilization/Gpu", "Utilization/GPU")),
@@ -194,8 +194,3 @@ def _report(kind: str, at: Callable[[str], str | None], devices: list[Device]) -
     if not devices:
         remarks.append("it shows no GPU")
     return Report(kind, tuple(devices), facts=facts, remarks=tuple(remarks))
-
-
-def read_smi_xml_text(text: str) -> Report:
-    """`nvidia-smi -q -x` as text.  Raises CallerError."""
-    return read_smi_xml(read_xml(text))
