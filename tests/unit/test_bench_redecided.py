@@ -3,11 +3,12 @@
 import asyncio
 import json
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from sits.app.cli import cli
-from sits.bench.redecided import LEAST, History, replay
+from sits.bench.redecided import LEAST, History, _p99, replay
 from sits.core.breakpoints import API_RECV, PARSED
 from sits.core.config import digest, dump_fleet, load_fleet
 from sits.core.errors import UnknownError
@@ -19,7 +20,7 @@ from sits.sim.loop import run_virtual
 from sits.telemetry.recorder import Recorder
 from sits.telemetry.rows import plain_columns
 from sits.telemetry.store import DuckStore
-from sits.world import RealWorld
+from sits.world import RealWorld, stream_generator
 
 FLEET = """
 name: t
@@ -194,3 +195,19 @@ def test_replay_on_the_command_line(store, tmp_path):
     assert "next on slow" in told.output
     same = run("replay", "--since", "99999h", "--store", store, "-q", "--json")
     assert (same.return_value, json.loads(same.output)["identical"]) == (0, 80)
+
+
+def test_rows_that_stand_for_several_requests_count_for_so_many():
+    """A tenth of the ordinary rows and all slow ones give the P99 that all rows give."""
+    dice = stream_generator(5, "rows")
+    every = dice.lognormal(3.0, 1.0, size=20_000)
+    slow = every > np.quantile(every, 0.98)
+    kept = slow | (dice.random(len(every)) < 0.1)
+    weights = np.where(slow, 1.0, 10.0)[kept]
+    whole = _p99(stream_generator(1, "p99"), every[None, :], np.ones(len(every)))
+    thinned = _p99(stream_generator(1, "p99"), every[kept][None, :], weights)
+    plain = _p99(stream_generator(1, "p99"), every[kept][None, :], np.ones(int(kept.sum())))
+    assert thinned.ms == pytest.approx(whole.ms, rel=0.03)
+    assert thinned.requests == pytest.approx(20_000, rel=0.1)
+    assert whole.requests == 20_000
+    assert plain.ms > 1.2 * whole.ms, "without weights the slow are over-represented"

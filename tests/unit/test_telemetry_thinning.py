@@ -14,6 +14,7 @@ from sits.policy.slowest import FEW
 from sits.telemetry.packing import pack
 from sits.telemetry.recorder import row_of
 from sits.telemetry.rows import request_columns
+from sits.telemetry.store import DuckStore
 from sits.telemetry.thinning import Thinning, standing_for
 from sits.world import RealWorld, stream_generator
 
@@ -141,3 +142,23 @@ def test_quantiles_of_a_thinned_store_are_those_of_all_its_requests():
     assert abs(np.quantile(found, 0.99) / np.quantile(true, 0.99) - 1) < 0.05
     kept = sum(thinning.kept) / (sum(thinning.kept) + thinning.thinned)
     assert kept < 0.2
+
+
+def test_a_thinned_store_counts_the_requests_and_not_the_rows():
+    """Counts and sums of a store that keeps a tenth are those of all requests, within what chance allows."""
+    offered = 20_000
+    thinning = warmed(Keep(share=0.1))
+    rows = [row(i, trace_id=f"{i * 0x9E3779B97F4A7C15 % 2**128:032x}") for i in range(offered)]
+    rows += [row(offered + i, outcome="failed", status=502) for i in range(50)]
+    with DuckStore(world=WORLD) as store:
+        store.append("requests", thinning.requests([("r", pack(rows))]))
+        found = {one["outcome"]: one["n"] for one in store.scan("outcomes")}
+        (load,) = store.scan("load_by_model")
+        kept = len(store.scan("requests_window"))
+    assert kept < offered / 5
+    assert found["failed"] == 50
+    chance = 4 * np.sqrt(offered * 0.1 * 0.9) / 0.1
+    assert abs(found["completed"] - offered) < chance
+    assert load["n"] == found["failed"] + found["completed"]
+    assert load["completed"] == found["completed"]
+    assert load["output_tokens"] == pytest.approx(2 * sum(range(offered + 50)), rel=0.1)

@@ -5,16 +5,17 @@ candidate: what would have gone elsewhere, who would have been refused, and what
 
 P99 of the candidate: a request that stays where it was keeps its own time.  One that moves to engine X takes the time of a request
 of like size that X did answer, drawn anew in each bootstrap replicate among the `NEIGHBOURS` nearest by tokens counted with;
-one that is refused takes none.  The interval is the 2.5 % and 97.5 % quantile over `DRAWS` replicates, requests resampled too.
+one that is refused takes none.  A row that stands for several requests, of a store that keeps a share of them, counts for so many.  The interval is the 2.5 % and 97.5 % quantile over `DRAWS` replicates, requests resampled too.
 It assumes that X answers more requests as fast as it answered those it had; the report says how many more they would be.  When
 fewer than `LEAST` requests were answered by an engine that others would move to, nothing is predicted.
 
 Deliberately absent: a model of how engines slow down under more load (`sitsctl reproduce` and the simulator have one).
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -29,14 +30,17 @@ from sits.core.units import MS, show_duration
 from sits.gateway.redecide import Redecider, Verdict, as_recorded
 from sits.telemetry.store import DuckStore
 
+T = TypeVar("T")
+
 NEIGHBOURS, LEAST, DRAWS, SHOWN = 20, 30, 500, 20
 
 
 class Past(msgspec.Struct, frozen=True):
-    """One recorded request: its record, and how long it took (ms; 0 = it has no such time)."""
+    """One recorded request: its record, how long it took (ms; 0 = it has no such time), and how many requests it stands for."""
 
     record: Recorded
     took_ms: float
+    weight: float = 1.0
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -94,7 +98,7 @@ class History:
             rows = opened.scan("decisions_window", since_wall_ns=world.wall_ns() - since_ns)
             seen = [facts(row["record"]) for row in opened.scan("facts_all")]
         self.facts: dict[int, Facts] = {one.version: one for one in seen}
-        self.past = [Past(recorded(row["record"]), _took_ms(row, metric)) for row in rows]
+        self.past = [Past(recorded(row["record"]), _took_ms(row, metric), row["weight"]) for row in rows]
         self.fleets = _fleets(store, {one.record.generation for one in self.past})
         if not self.past:
             raise UnknownError(
@@ -154,20 +158,30 @@ def _compared(
     world: World,
 ) -> Replayed:
     places = [(_place(was), _place(now)) for was, now in zip(before, after, strict=True)]
-    moves = Counter(pair for pair in places if pair[0] != pair[1])
-    refused = Counter(now.end for was, now in zip(before, after, strict=True) if now.end and not was.end)
+    moves: dict[tuple[str, str], float] = defaultdict(float)
+    refused: dict[str, float] = defaultdict(float)
+    for one, pair, was, now in zip(past, places, before, after, strict=True):
+        if pair[0] != pair[1]:
+            moves[pair] += one.weight
+        if now.end and not was.end:
+            refused[now.end] += one.weight
+    stay = sum(one.weight for one in past) - sum(moves.values())
     now_ms, then_ms, why_not = _predict(past, before, after, world.rng("replay"))
     return msgspec.structs.replace(
         found,
         metric=candidate.objective.metric,
         objective_ms=candidate.objective.p99 / MS,
-        stay=len(places) - moves.total(),
-        moves=tuple(Move(a, b, n) for (a, b), n in moves.most_common(SHOWN)),
-        refused=tuple(refused.most_common()),
+        stay=round(stay),
+        moves=tuple(Move(a, b, round(n)) for (a, b), n in _most(moves)[:SHOWN]),
+        refused=tuple((name, round(n)) for name, n in _most(refused)),
         now=now_ms,
         candidate=then_ms,
         why_not=why_not,
     )
+
+
+def _most(counts: Mapping[T, float]) -> list[tuple[T, float]]:
+    return sorted(counts.items(), key=lambda one: -one[1])
 
 
 def _place(verdict: Verdict) -> str:
@@ -184,7 +198,8 @@ def _predict(
     if len(timed) < LEAST:
         return None, None, f"{len(timed)} requests have a time; {LEAST} are needed"
     took = np.array([past[i].took_ms for i in timed])
-    now = _p99(rng, np.tile(took, (1, 1)))
+    weights = np.array([past[i].weight for i in timed])
+    now = _p99(rng, np.tile(took, (1, 1)), weights)
     donors: dict[str, list[int]] = {}
     for at, i in enumerate(timed):
         donors.setdefault(before[i].engine, []).append(at)
@@ -198,27 +213,38 @@ def _predict(
     if thin:
         few = ", ".join(f"{name} ({len(donors.get(name, ()))})" for name in sorted(thin))
         return now, None, f"too few recorded answers of engines that requests would move to: {few}"
-    columns = [np.tile(took[stays], (DRAWS, 1))]
+    columns, whose = [np.tile(took[stays], (DRAWS, 1))], [weights[stays]]
     for name, moved in goes.items():
         there = np.array(donors[name])
         near = np.argsort(np.abs(tokens[moved][:, None] - tokens[there][None, :]), axis=1)[:, :NEIGHBOURS]
         drawn = rng.integers(near.shape[1], size=(DRAWS, len(moved)))
         columns.append(took[there[near[np.arange(len(moved)), drawn]]])
-    return now, _p99(rng, np.concatenate(columns, axis=1)), ""
+        whose.append(weights[moved])
+    return now, _p99(rng, np.concatenate(columns, axis=1), np.concatenate(whose)), ""
 
 
-def _p99(rng: np.random.Generator, times: np.ndarray) -> P99 | None:
-    """P99 of rows of times, requests resampled; `times` has one row, or one a replicate."""
+def _p99(rng: np.random.Generator, times: np.ndarray, weights: np.ndarray) -> P99 | None:
+    """P99 of rows of times, requests resampled; `times` has one row, or one a replicate; each column stands for `weights` requests."""
     count = times.shape[1]
     if not count:
         return None
     values = np.empty(DRAWS)
     for draw in range(DRAWS):
         row = times[draw % len(times)]
-        values[draw] = np.quantile(row[rng.integers(count, size=count)], 0.99)
+        picked = rng.integers(count, size=count)
+        values[draw] = _quantile(row[picked], weights[picked], 0.99)
     low, high = np.quantile(values, [0.025, 0.975])
-    middle = np.median(np.quantile(times, 0.99, axis=1))
-    return P99(float(middle), float(low), float(high), count)
+    middle = np.median([_quantile(row, weights, 0.99) for row in times])
+    return P99(float(middle), float(low), float(high), round(float(weights.sum())))
+
+
+def _quantile(values: np.ndarray, weights: np.ndarray, level: float) -> float:
+    """The quantile of values that stand for `weights` each; linear between neighbours where all stand for one."""
+    if (weights == 1.0).all():
+        return float(np.quantile(values, level))
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(reached, level * reached[-1])])
 
 
 def _took_ms(row: Mapping[str, object], metric: str) -> float:

@@ -3,7 +3,8 @@
 A query names its tables (`requests`, `steps`, `signals`, ...) and its parameters (`$name`); a parameter left out is NULL
 and then does not restrict.  Bounds are half open: `since <= x < until`.  `*_wall_ns` are wall-clock ns since the epoch
 (display clock), `start_ns` and `end_ns` monotonic ns of the run.  Latency quantiles are over completed requests whose
-two points were both seen.  A request that came without a trace has its own id as `trace_id`, also where a file from before
+two points were both seen, over the rows that are kept; counts and sums are of all requests, each row counted for as many as it
+stands for (`weight`).  A request that came without a trace has its own id as `trace_id`, also where a file from before
 traces says nothing.
 
 `FLEET` names those that ask of requests and spans alone: they have the same answer in ClickHouse (`telemetry.clickhouse`).
@@ -25,6 +26,7 @@ from sits.telemetry.stage_queries import (
     BOUNDS,
     E2E,
     TTFT,
+    WEIGHT,
     latency_by_minute,
     point_quantiles,
     slow_stages,
@@ -57,11 +59,19 @@ _MINUTE_BOUNDS = """
 _TRACE = "(trace_id = $trace_id OR (coalesce(trace_id, '') = '' AND id = $trace_id))"
 
 
+def _stood_for(what: str) -> str:
+    """SQL of a sum over requests, each row counted for as many as it stands for."""
+    return f"CAST(floor(sum(({what}) * ({WEIGHT})) + 0.5) AS BIGINT)"  # `round` rounds halves in two ways in two databases
+
+
 def _load(by: str) -> str:
+    sums = ", ".join(
+        f"{_stood_for(name)} AS {name}"
+        for name in ("prompt_tokens", "cached_tokens", "output_tokens", "preemptions")
+    )
+    completed = _stood_for("CASE WHEN outcome = 'completed' THEN 1 ELSE 0 END")
     return f"""
-SELECT {by}, count(*) AS n, count(CASE WHEN outcome = 'completed' THEN 1 END) AS completed,
-    sum(prompt_tokens) AS prompt_tokens, sum(cached_tokens) AS cached_tokens, sum(output_tokens) AS output_tokens,
-    sum(preemptions) AS preemptions
+SELECT {by}, {_stood_for("1")} AS n, {completed} AS completed, {sums}
 FROM requests WHERE {BOUNDS} GROUP BY {by} ORDER BY n DESC, {by}"""
 
 
@@ -80,10 +90,10 @@ FROM requests GROUP BY run_id ORDER BY first_wall_ns, run_id""",
         "spans_window": f"""
 SELECT * FROM spans WHERE {_SPAN_BOUNDS} AND ($service IS NULL OR service = $service) ORDER BY start_wall_ns, span_id""",
         "outcomes": f"""
-SELECT outcome, status, detail, count(*) AS n FROM requests WHERE {_REQUEST_BOUNDS}
+SELECT outcome, status, detail, {_stood_for("1")} AS n FROM requests WHERE {_REQUEST_BOUNDS}
 GROUP BY outcome, status, detail ORDER BY n DESC, outcome, status, detail""",
         "outcomes_by_minute": f"""
-SELECT {say.minute("wall_ns")} AS minute_wall_ns, model, engine, outcome, status, count(*) AS n FROM requests WHERE {BOUNDS}
+SELECT {say.minute("wall_ns")} AS minute_wall_ns, model, engine, outcome, status, {_stood_for("1")} AS n FROM requests WHERE {BOUNDS}
 GROUP BY minute_wall_ns, model, engine, outcome, status ORDER BY minute_wall_ns, model, engine, outcome, status""",
         "load_by_engine": _load("engine"),
         "load_by_model": _load("model"),
@@ -119,7 +129,8 @@ SELECT * FROM signals WHERE {_SAMPLE_BOUNDS}
     AND ($source IS NULL OR source = $source) AND ($name IS NULL OR name = $name)
 ORDER BY t_ns, run_id, source, name""",
     "decisions_window": f"""
-SELECT d.record, r.engine, r.dispatched, r.sent, r.last_token, r.api_recv, r.first_token, r.exactness, r.wall_ns
+SELECT d.record, r.engine, r.dispatched, r.sent, r.last_token, r.api_recv, r.first_token, r.exactness, r.wall_ns,
+    {WEIGHT.replace("weight", "r.weight")} AS weight
 FROM decisions d JOIN requests r ON d.id = r.id AND d.run_id = r.run_id
 WHERE {_REQUEST_BOUNDS.replace("run_id", "r.run_id").replace("$r.run_id", "$run_id")}
 ORDER BY r.wall_ns, r.id""",

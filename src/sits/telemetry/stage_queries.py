@@ -3,7 +3,8 @@
 A stage of a request counts where both its ends were seen and its time is not negative.  TTFT is `first_token - api_recv`, end to end is
 `sent - api_recv`.  What the stages of a request do not explain (points nobody saw merge the stages around them) is `unattributed`, so
 the rows of `slow_ttft_stages` add up to the whole.  The slowest are those at or above the quantile `1 - 1 %` of the same model and
-engine selection; means add and percentiles do not, so shares are of means.
+engine selection; means add and percentiles do not, so shares are of means.  All of it is about the rows that are kept: where an environment keeps a
+share of the ordinary ones (`telemetry.thinning`), the slow are over-represented here, and the figures of minutes speak for all.
 
 Deliberately absent: confidence intervals and which stages were merged (`diagnose.decompose`, over rows).
 """
@@ -19,6 +20,9 @@ BOUNDS = """
     AND ($until_wall_ns IS NULL OR wall_ns < $until_wall_ns)
     AND ($model IS NULL OR model = $model)
     AND ($engine IS NULL OR engine = $engine)"""
+
+WEIGHT = "CASE WHEN weight > 0 THEN weight ELSE 1 END"
+"""SQL of how many requests a row stands for: more than one where the store keeps a share of them, one where a file says nothing."""
 
 LEVELS = (0.50, 0.95, 0.99)
 
