@@ -206,3 +206,33 @@ def test_looks():
     look = look_of({"window": "custom", "since": "60000", "until": "180000", "model": "m" * 900})
     assert (look.live, look.since_ns, len(look.only.model)) == (False, 60 * 10**9, 256)
     assert look_of({}) == Look("15m")
+
+
+def thinned(rows, every=10, slow_ms=600.0):
+    """What sampling leaves of rows: all that are slow, one of `every` of the others, which then stands for so many."""
+    slow = [one for one in rows if (one["first_token"] - one["api_recv"]) / 1e6 > slow_ms]
+    fast = [one for one in rows if (one["first_token"] - one["api_recv"]) / 1e6 <= slow_ms]
+    return slow + [one | {"weight": float(every)} for one in fast[::every]]
+
+
+def test_the_board_and_the_named_queries_tell_the_same_p99(store):
+    """Between the same two order statistics: the board tells one of them within 1 %, the query a point between them."""
+    rows = some_rows(2000)
+    stored(store, rows)
+    asked = {one["engine"]: one["p99_ms"] for one in store.scan("stage_quantiles") if one["stage"] == "ttft"}
+    for engine, queried in asked.items():
+        exact = ttft_ms(one for one in rows if one["engine"] == engine)
+        low, high = exact[(len(exact) - 1) * 99 // 100], exact[(len(exact) - 1) * 99 // 100 + 1]
+        told = figures.overview(store, FLEET, Look("15m", only=Only(engine=engine)), NOW_NS)["slo"]["p99_ms"]
+        assert low <= queried <= high
+        assert low * 0.989 <= told <= high * 1.011
+
+
+def test_a_thinned_store_tells_the_p99_of_all_requests(store):
+    rows = some_rows(4000)
+    exact = ttft_ms(rows)[3959]
+    stored(store, thinned(rows), closed_before=0)
+    told = figures.overview(store, FLEET, Look("15m"), NOW_NS)
+    assert told["from_rows"] is True
+    assert told["requests"]["total"] == pytest.approx(4000, rel=0.01)
+    assert told["slo"]["p99_ms"] == pytest.approx(exact, rel=0.011)
