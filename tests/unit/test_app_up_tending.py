@@ -54,3 +54,16 @@ def test_one_at_a_time_and_none_is_left_over(tmp_path):
     assert tending._process is first
     tending.stop()
     assert first.returncode is not None
+
+
+def test_what_could_not_be_tended_is_counted(tmp_path):
+    world = SetWorld()
+    tending = Tending(tmp_path, world, (sys.executable, "-c", "raise SystemExit(1)"))
+    for hours in (1, 2):
+        world.wall += 2 * HOUR_NS
+        tending.look()
+        tending._process.wait()
+        assert tending.failures == hours - 1
+    tending.look()
+    assert tending.failures == 2
+    tending.stop()

@@ -135,6 +135,10 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
         "Requests with others' spans that there was no room for.",
     ),
     "sits_store_failures_total": ("counter", "Times the store could not be written."),
+    "sits_store_tending_failures_total": (
+        "counter",
+        "Times that hours of the store that are over could not be merged and indexed; sitsctl store tend says why.",
+    ),
     "sits_workers": ("gauge", "Processes that serve."),
     "sits_restarts_total": ("counter", "Processes started again after they died."),
     "sits_generation": ("gauge", "The configuration in use: how many there have been."),

@@ -131,6 +131,7 @@ class Books:
             "sits_rows_thinned_total": {"": self._thinning.thinned},
             "sits_rows_stored_total": {"": self.writer.written},
             "sits_store_failures_total": {"": self.writer.failures},
+            "sits_store_tending_failures_total": {"": self._tending.failures},
         }
 
     def close(self) -> None:

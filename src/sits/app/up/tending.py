@@ -1,6 +1,7 @@
 """Hours of the store that are over are merged and indexed by a process of their own, of the lowest priority (`telemetry.tending`).
 
 One at a time, begun when the clock has come into another hour and a few minutes have passed; what an earlier gateway left is done then, too.
+One that ends with troubles is counted; `sitsctl store tend` does the same by hand and names them.
 
 Deliberately absent: what is done.
 """
@@ -20,7 +21,12 @@ COMMAND = (sys.executable, "-m", "sits.telemetry.tending")
 
 
 class Tending:
-    """Tends the store in `path` while somebody calls `look` now and then."""
+    """Tends the store in `path` while somebody calls `look` now and then.
+
+    Attributes:
+        failures: times that hours could not be tended, or not all of them.
+
+    """
 
     def __init__(self, path: Path, world: World, command: Sequence[str] = COMMAND) -> None:
         self._path = path
@@ -28,10 +34,12 @@ class Tending:
         self._command = command
         self._hour = self._now()
         self._process: subprocess.Popen[bytes] | None = None
+        self.failures = 0
 
     def look(self) -> None:
         """Begin when it is time."""
-        if self._process is not None and self._process.poll() is not None:
+        if self._process is not None and (ended := self._process.poll()) is not None:
+            self.failures += ended != 0
             self._process = None
         hour = self._now()
         if hour > self._hour and self._process is None:
