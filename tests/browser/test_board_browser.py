@@ -88,7 +88,7 @@ def opened(chromium, url, width=1440, scheme="light", until=DRAWN):
     return page
 
 
-@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("width", [320, 390, 1440])
 @pytest.mark.parametrize("scheme", ["dark", "light"])
 def test_it_fits_and_is_read_easily(chromium, board, width, scheme):
     page = opened(chromium, f"{board[0]}?window=1h", width, scheme)
@@ -127,7 +127,9 @@ def test_hands_and_keys_reach_everything(chromium, board):
     assert [one for one in seen if one[1] == "none" or one[2] == "0px"] == []
     page.run("document.querySelector('#chart').focus()")
     last = page.run("document.querySelector('#reading').textContent")
+    assert page.run("document.querySelector('#reading').ariaLive") == "off"
     page.key("Home")
+    page.until("document.querySelector('#reading').ariaLive === 'polite'")
     page.until(f"document.querySelector('#reading').textContent !== {json.dumps(last)}")
     page.key("Escape")
     page.until("!document.querySelector('#chart .cursor')")
@@ -138,7 +140,7 @@ def test_hands_and_keys_reach_everything(chromium, board):
     )
     page.key("Escape")
     page.until("!document.querySelector('dialog[open]')")
-    assert page.run("document.activeElement.dataset.id") == "req-005000"
+    page.until("document.activeElement.dataset.id === 'req-005000'")
     assert page.console == []
     page.close()
 

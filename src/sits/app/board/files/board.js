@@ -6,7 +6,7 @@ const $ = id => document.getElementById(id);
 const form = $('look'), field = name => form.elements.namedItem(name);
 const DEAR_MS = {'15m': 5000, '1h': 10000, '6h': 30000, '24h': 60000, custom: 0};
 const LATE_MS = 12000;
-let stream = null, heardMs = 0, told = null, dear = 0, round = 0, shiftAt = 0;
+let stream = null, heardMs = 0, told = null, dear = 0, round = 0, shiftAt = 0, opener = '';
 const chart = new Chart($('chart'), $('reading'));
 $('chart').after(panels.latencyKey());
 
@@ -90,11 +90,13 @@ async function open(id, at) {
   try {
     const one = await ask('request', new URLSearchParams(at ? {id, at} : {id}));
     $('fall').replaceChildren(...panels.fall(one));
-    if (!$('request').open) $('request').showModal();
+    if (!$('request').open) { opener = document.activeElement?.dataset.id || ''; $('request').showModal(); }
     $('request').scrollTop = 0;
   } catch (error) { $('found').textContent = error.message; }
 }
 $('search').addEventListener('submit', event => { event.preventDefault(); const id = $('id').value.trim(); if (id) open(id); });
+// The list may have been drawn anew while the dialog was open: its button is another one then.
+$('request').addEventListener('close', () => { if (opener && document.activeElement === document.body) document.querySelector(`[data-id="${CSS.escape(opener)}"]`)?.focus(); });
 $('request').addEventListener('click', event => { if (event.target === $('request')) $('request').close(); });
 
 form.addEventListener('submit', event => event.preventDefault());

@@ -116,6 +116,7 @@ export class Chart {
   }
   read(of) {
     const {window: win, requests} = this.told;
+    this.reading.setAttribute('aria-live', this.cursor < 0 ? 'off' : 'polite');  // read aloud what a hand asks for, not every look
     let i = this.cursor < 0 ? win.steps - 1 : this.cursor;
     if (this.cursor < 0) while (i > 0 && !requests.n[i]) i -= 1;
     const s = Math.min(win.step_s, Math.max(1, (win.until_ms - win.since_ms) / 1000 - i * win.step_s));
