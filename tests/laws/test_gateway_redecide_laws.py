@@ -211,6 +211,15 @@ def test_requests_that_end_before_an_engine_is_asked_are_decided_again_too():
         again = Redecider(fleet, world)
         for record in records:
             assert again.decide(record, known) == as_recorded(record), record
+        broken = next(record for record in records if record.detail == "injected_fault")
+        told = {
+            record.id: [
+                one.choice for one in again.explain(record, known).decisions if one.policy == "inject"
+            ]
+            for record in records
+        }
+        assert {name for name, choices in told.items() if choices} == {broken.id}
+        assert told[broken.id] == ["broken"]
         assert {record.detail for record in records if as_recorded(record).end == "denied"} == {
             "access_denied"
         }

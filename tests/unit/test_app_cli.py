@@ -253,7 +253,7 @@ def test_check_says_good_or_every_problem(run, tmp_path):
     code, out, err = run("check", "good.yaml")
     assert (code, err) == (0, "")
     assert out.startswith("good.yaml: good; 4 engines, configuration ")
-    assert "environment prod: rows of 100% of ordinary requests" in out
+    assert "environment prod: rows of all requests, kept 30d" in out
     assert json.loads(run("check", "--json", "good.yaml")[1])["ok"] is True
     (tmp_path / "bad.yaml").write_text("name: x\nengine: 3\nengines: [{kind: emulatd}]\n")
     code, out, err = run("check", "bad.yaml")
@@ -282,6 +282,18 @@ def test_check_warns_of_what_works_and_is_most_likely_not_meant(run, tmp_path):
     )
     assert json.loads(run("check", "--json", "odd.yaml")[1])["warnings"] == [
         err.partition("warning: ")[2].strip()
+    ]
+
+
+def test_check_and_so_whoever_deploys_hears_of_faults_put_in_on_purpose(run, tmp_path):
+    engine = "{kind: openai, name: e, url: 'http://h', models: [m]}"
+    faults = "[{name: slow, share: 12.5%, delay: 2500ms}, {name: dead, delay: 20ms, abort: 503}]"
+    (tmp_path / "chaos.yaml").write_text(f"name: x\ninjections: {faults}\nengines: [{engine}]\n")
+    code, _, err = run("check", "chaos.yaml")
+    assert code == 0
+    assert err.splitlines() == [
+        "chaos.yaml: warning: injections[0] 'slow' puts a fault into 12.5% of the matching requests, on purpose: a wait of 2.5 s",
+        "chaos.yaml: warning: injections[1] 'dead' puts a fault into 100% of the matching requests, on purpose: a wait of 20 ms and then status 503",
     ]
 
 

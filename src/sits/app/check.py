@@ -4,8 +4,12 @@ Deliberately absent: the checks (core.config), and the warnings (policy.shadow, 
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from sits.core.fleet import Fleet
 
 DONE, USAGE = 0, 2
 
@@ -37,7 +41,7 @@ def check(fleet: Path, as_json: bool) -> int:
             for one in problems:
                 click.echo(str(one), err=True)
         return USAGE
-    name, told = digest(tree), [*warnings(tree), *window_warnings(tree)]
+    name, told = digest(tree), [*warnings(tree), *window_warnings(tree), *_injected(tree)]
     holds = profile_of(tree.telemetry)
     if as_json:
         output.print_json(
@@ -56,7 +60,34 @@ def check(fleet: Path, as_json: bool) -> int:
         click.echo(f"{fleet}: good; {len(tree.engines)} engines, configuration {name[:12]}")
         shown = values(holds)
         click.echo(
-            f"environment {shown['name']}: rows of {shown['sampling']} of ordinary requests and of all that failed or were slow, kept "
+            f"environment {shown['name']}: rows of {_kept(shown['sampling'])}, kept "
             f"{shown['traces_kept']}; figures per minute {shown['metrics_kept']}; alerts within {shown['alert_within']}"
         )
     return DONE
+
+
+def _kept(sampling: str) -> str:
+    """Which rows, in words.
+
+    >>> _kept("100%"), _kept("10%")
+    ('all requests', '10% of ordinary requests and of all that failed or were slow')
+    """
+    return (
+        "all requests"
+        if sampling == "100%"
+        else f"{sampling} of ordinary requests and of all that failed or were slow"
+    )
+
+
+def _injected(fleet: "Fleet") -> list[str]:
+    """A line for each fault that is put into live traffic on purpose: nobody should find it at night."""
+    from sits.core.units import show_duration  # noqa: PLC0415
+
+    return [
+        f"injections[{i}] {one.name!r} puts a fault into {100 * one.share:.3g}% of the matching requests, on purpose: "
+        + " and then ".join(
+            [f"a wait of {show_duration(one.delay)}"] * bool(one.delay)
+            + [f"status {one.abort}"] * bool(one.abort)
+        )
+        for i, one in enumerate(fleet.injections)
+    ]

@@ -31,6 +31,7 @@ from sits.gateway.routing import assigned_by, groups, region_of, routing_of
 from sits.policy.access import ALLOWED
 from sits.policy.admit import admit, refusal
 from sits.policy.criteria import NO_ROUTE, Match
+from sits.policy.inject import Injector, drawn
 from sits.policy.release import Assigner, Assignment, Target, fall_back
 from sits.policy.residency import Reach
 from sits.policy.route import candidates_of, pick, route
@@ -75,6 +76,7 @@ class Redecider:
         policy = fleet.policy
         self.assigner = Assigner(policy.release, policy.releases, self.catalog)
         self.routing = routing_of(fleet, self.catalog)
+        self.injector = Injector(fleet) if fleet.injections else None
 
     def decide(self, record: Recorded, facts: Mapping[int, Facts]) -> Verdict:
         """The verdict on `record`; `facts` by version."""
@@ -95,6 +97,9 @@ class Redecider:
         match = self._match(record, caller, headers, region)
         if match.route:
             decisions.append(match.decision)
+        fault = None if quick else self._fault(record, caller, headers)
+        if fault is not None:
+            decisions.append(fault)
         if not record.arm and _was_allowed(record):
             verdict = Verdict("" if access is None else access.outcome, match.route)
             return Explained(verdict, tuple(decisions))
@@ -128,6 +133,14 @@ class Redecider:
             return NO_ROUTE
         model, adapter = self.catalog.get(record.asked, (record.asked, ""))
         return self.routing.matcher.match(caller, model, adapter, record.endpoint, headers, region=region)
+
+    def _fault(self, record: Recorded, caller: Caller, headers: Mapping[bytes, bytes]) -> Decision | None:
+        """What was put into the request on purpose; it changes no verdict, only how long it took or that it ended."""
+        if self.injector is None:
+            return None
+        model, adapter = self.catalog.get(record.asked, (record.asked, ""))
+        told = self.injector.decide(caller, model, adapter, record.endpoint, headers, drawn(record.id))
+        return None if told.outcome == "none" else told
 
     def _reach(self, match: Match, record: Recorded, region: str, target: Target) -> Reach | None:
         """Where what an arm makes of a request may go; None: anywhere."""
