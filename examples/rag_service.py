@@ -1,8 +1,8 @@
 r"""A small service in front of the gateway: retrieve, rerank, answer, with a span for each, in one trace with the gateway's own time.
 
-    (cat examples/emulated.yaml; echo 'admin: {listen: "127.0.0.1:8090"}') > fleet.yaml
+    (cat examples/emulated.yaml; echo 'admin: {listen: "127.0.0.1:8081"}') > fleet.yaml
     sitsctl up fleet.yaml &
-    GATEWAY=http://127.0.0.1:8080 OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:8090 \
+    GATEWAY=http://127.0.0.1:8080 OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:8081 \
         uvicorn --app-dir examples rag_service:app --port 8000 &
     curl -i 'http://127.0.0.1:8000/ask?q=why+is+the+sky+blue'
 
