@@ -165,8 +165,12 @@ def test_a_death_between_batches_repeats_no_batch_that_was_over(tmp_path):
         one = exporter(tmp_path, peer.url, "http/protobuf")
         write(tmp_path, *(row(i, whole(i)) for i in range(n)))
         sends, send = [], one._sender.send
-        one._sender.send = lambda *what: (sends.append(1), send(*what))[1] if len(sends) < 2 else 1 / 0
-        with pytest.raises(ZeroDivisionError):
+
+        def die():
+            raise SystemExit
+
+        one._sender.send = lambda *what: (sends.append(1), send(*what))[1] if len(sends) < 2 else die()
+        with pytest.raises(SystemExit):
             one.round()
         again = exporter(tmp_path, peer.url, "http/protobuf")
         again.round()
@@ -283,3 +287,16 @@ def test_a_header_that_no_request_can_carry_is_told_at_the_start_without_its_val
         with pytest.raises(ConfigError, match="no request can carry") as refusal:
             target_of(Export(), {"OTEL_EXPORTER_OTLP_HEADERS": said}, RESOURCE)
         assert "den" not in str(refusal.value)
+
+
+def test_a_bug_in_sending_is_told_and_the_rows_go_the_next_time(tmp_path):
+    with http_peer() as peer:
+        one = exporter(tmp_path, peer.url, "http/protobuf", metrics_every=0)
+        write(tmp_path, row(0, whole()))
+        send, one._sender.send = one._sender.send, lambda *_: 1 / 0
+        one.round()
+        assert one.failures == 1
+        assert "ZeroDivisionError" in one.trouble
+        one._sender.send = send
+        one.round()
+        assert one.sent == PER

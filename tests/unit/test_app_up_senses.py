@@ -96,6 +96,28 @@ def test_the_machine_and_the_gpus_are_told_as_often_as_it_says_and_off_is_off():
     asyncio.run(run())
 
 
+def test_a_look_that_fails_as_none_did_before_is_told_once_and_the_next_are_taken():
+    async def run():
+        told, said = asyncio.Event(), []
+        senses = Senses(RealWorld(0), lambda *_: told.set(), lambda *line, **_: said.append(line))
+        looks = iter((1.0, 0.0, 0.0, 2.0, *[1.0] * 1000))
+
+        def look(_):
+            return [("host", {"ratio": 1.0 / next(looks)})]
+
+        senses.look = look
+        senses.adopt(Signals(every=Ns(1_000_000)), {})
+        await told.wait()
+        told.clear()
+        await told.wait()
+        senses.stop()
+        assert said == [
+            ("a look at the machine failed: ZeroDivisionError: float division by zero", "warning")
+        ]
+
+    asyncio.run(run())
+
+
 class Probe:
     """A probe in the kernel that saw some segments sent again."""
 

@@ -147,3 +147,16 @@ def test_a_key_that_is_no_header_costs_the_profiles_and_not_the_thread(secret):
     assert pusher.trouble
     assert "cannot be sent" in pusher.trouble
     assert "b: c" not in pusher.trouble
+
+
+def test_a_profile_that_cannot_be_written_costs_itself_and_not_the_thread():
+    broken = msgspec.structs.replace(PROFILE, period_ns=0)
+    with recording() as (url, told, wait):
+        pusher = Pusher(Target(url, "x"), pauses_s=(0.0,))
+        pusher.start()
+        pusher.add(broken)
+        pusher.add(PROFILE)
+        wait(1)
+        pusher.close()
+    assert (pusher.sent, pusher.dropped, len(told)) == (1, 1, 1)
+    assert pusher.ended

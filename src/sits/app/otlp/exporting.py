@@ -103,6 +103,9 @@ class Exporter:
         except (SitsError, OSError) as error:
             self.failures += 1
             self.trouble = str(error)
+        except Exception as error:  # noqa: BLE001  (the last fence: what cannot be sent is told, the thread goes on)
+            self.failures += 1
+            self.trouble = f"a bug: {type(error).__name__}: {error}"
         if not whole and self._tail is not None:
             self._tail.close()  # it is further than we are: the next one begins where that is
             self._tail = None

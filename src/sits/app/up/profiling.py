@@ -155,6 +155,8 @@ class Desk:
         self._open: dict[str, list[Profile]] = {}
         self._window_ns = 10 * SECOND
         self._pusher: Pusher | None = None
+        self._leaving: list[Pusher] = []
+        self._told = ""
         self._past = dict.fromkeys(("sent", "dropped", "refused"), 0)
         self._mine = Profiler(world, lambda part: self.hear("keeper", msgspec.to_builtins(part)))
 
@@ -193,9 +195,12 @@ class Desk:
             self._tell("profile", msgspec.to_builtins(order))
             self._mine.order(msgspec.to_builtins(order))
         self._mine.tick()
-        now_ns = self._world.wall_ns()
+        self._look_after_pushing()
+        wall_ns = (
+            self._world.wall_ns()
+        )  # profiles of a process lie on the wall clock, also for whoever reads them
         for process, parts in list(self._open.items()):
-            if now_ns - parts[0].wall_ns > 2 * self._window_ns:
+            if wall_ns - parts[0].wall_ns > 2 * self._window_ns:
                 self._close(process)
 
     def close(self) -> None:
@@ -208,10 +213,12 @@ class Desk:
 
     def vitals(self) -> dict[str, dict[str, float]]:
         """Profiles by what became of pushing them; nothing where none are pushed."""
-        pusher = self._pusher
-        if pusher is None and not any(self._past.values()):
+        pushers = [*self._leaving, *([self._pusher] if self._pusher else [])]
+        if not pushers and not any(self._past.values()):
             return {}
-        counts = {name: past + (getattr(pusher, name) if pusher else 0) for name, past in self._past.items()}
+        counts = {
+            name: past + sum(getattr(one, name) for one in pushers) for name, past in self._past.items()
+        }
         return {"sits_profiles_pushed_total": {f'result="{name}"': count for name, count in counts.items()}}
 
     def _close(self, process: str) -> None:
@@ -237,13 +244,24 @@ class Desk:
         if target == (self._pusher.target if self._pusher else None):
             return
         if self._pusher is not None:
-            self._pusher.close()
-            for name in self._past:
-                self._past[name] += getattr(self._pusher, name)
+            self._pusher.end()
+            self._leaving.append(self._pusher)
             self._pusher = None
         if target is not None:
             self._pusher = Pusher(target)
             self._pusher.start()
+
+    def _look_after_pushing(self) -> None:
+        """Say what is wrong with it when that is something else; keep the counts of those that have ended."""
+        for old in [one for one in self._leaving if one.ended]:
+            self._leaving.remove(old)
+            for name in self._past:
+                self._past[name] += getattr(old, name)
+        trouble = self._pusher.trouble if self._pusher is not None else ""
+        if trouble != self._told:
+            self._told = trouble
+            if trouble:
+                self._say(f"profiles are not pushed: {trouble}")
 
 
 def worker_profiler(world: World, link: Link) -> Profiler:

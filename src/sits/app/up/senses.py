@@ -58,6 +58,7 @@ class Senses:
         self._away: set[str] = set()
         self._asking = ThreadPoolExecutor(EXPORTERS_MAX, "sits-exporters")
         self._signals: Signals | None = None
+        self._told = ""
         self._task: asyncio.Task[None] | None = None
 
     def adopt(self, signals: Signals, peers: Mapping[str, tuple[str, int]]) -> None:
@@ -87,10 +88,21 @@ class Senses:
                 loop.run_in_executor(self._asking, self.ask, name, url)
                 for name, url in signals.exporters.items()
             ]
-            for seen in await asyncio.gather(loop.run_in_executor(self._thread, self.look, signals), *asked):
+            looks = [loop.run_in_executor(self._thread, self.look, signals), *asked]
+            for seen in await asyncio.gather(*looks, return_exceptions=True):
+                if isinstance(
+                    seen, BaseException
+                ):  # a file or a library as nobody has met it: the others still count
+                    self._tell_once(f"{type(seen).__name__}: {seen}")
+                    continue
                 for source, values in seen:
                     self._found(source, now_ns, values)
             await asyncio.sleep(signals.every / SECOND)
+
+    def _tell_once(self, trouble: str) -> None:
+        if trouble != self._told:
+            self._told = trouble
+            self._say(f"a look at the machine failed: {trouble}", "warning")
 
     def look(self, signals: Signals) -> list[tuple[str, Mapping[str, float]]]:
         """One look: each source with its values.  For the thread."""

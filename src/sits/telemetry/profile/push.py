@@ -85,11 +85,20 @@ class Pusher:
             self._waiting.append(profile)
             self._changed.notify()
 
-    def close(self) -> None:
-        """Send what waits, and end; what is not sent in `CLOSE_S` is dropped."""
+    def end(self) -> None:
+        """Send what waits, once each, and end; waits for nothing."""
         self._closing.set()
         with self._changed:
             self._changed.notify()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the counts are the last."""
+        return not self._thread.is_alive()
+
+    def close(self) -> None:
+        """Send what waits, and end; what is not sent in `CLOSE_S` is dropped."""
+        self.end()
         self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
@@ -100,7 +109,11 @@ class Pusher:
                         return
                     self._changed.wait()
                 profile = self._waiting.popleft()
-            self._deliver(profile)
+            try:
+                self._deliver(profile)
+            except Exception as error:  # noqa: BLE001  (the last fence: a profile is lost and told, the thread goes on)
+                self.dropped += 1
+                self.trouble = f"a profile cannot be sent: {type(error).__name__}: {error}"
 
     def _deliver(self, profile: Profile) -> None:
         path, headers, body = request_of(self.target, profile)
