@@ -161,7 +161,7 @@ def test_search_and_filters(chromium, board):
         "(() => { const s = document.querySelector('[name=tenant]'); s.value = 'globex'; s.dispatchEvent(new Event('change', {bubbles: true})) })()"
     )
     page.until(
-        "document.querySelector('#detail').textContent.includes('Counted from single rows') && document.querySelector('#figures').textContent.includes('750 in the window')"
+        "document.querySelector('#detail').textContent.includes('Counted from single rows') && /750 (in the window|since ..:..)/.test(document.querySelector('#figures').textContent)"
     )
     assert "tenant=globex" in page.run("location.search")
     page.close()

@@ -236,3 +236,59 @@ def test_a_thinned_store_tells_the_p99_of_all_requests(store):
     assert told["from_rows"] is True
     assert told["requests"]["total"] == pytest.approx(4000, rel=0.01)
     assert told["slo"]["p99_ms"] == pytest.approx(exact, rel=0.011)
+
+
+@pytest.mark.parametrize("slow_ms", [600.0, 1e9])
+def test_a_thinned_store_tells_the_tail_and_the_matrix_of_all_requests(tmp_path, slow_ms):
+    """The slow ones are kept whole, or thinned as well: then within the error of a tenth of the rows."""
+    rows = some_rows(20_000)
+    tails, bands = [], []
+    for name, some in (("whole", rows), ("thin", thinned(rows, slow_ms=slow_ms))):
+        with DuckStore(tmp_path / name) as one:
+            stored(one, some, closed_before=0)
+            tails.append(requests.tail(one, FLEET, Look("15m"), NOW_NS))
+            bands.append(requests.matrix(one, FLEET, Look("15m"), NOW_NS))
+    whole, thin = tails
+    assert (whole["slow_n"], whole["rest_n"]) == (200, 19_800)
+    assert thin["slow_n"] == pytest.approx(200, abs=10)
+    assert thin["slow_n"] + thin["rest_n"] == pytest.approx(20_000, abs=10)
+    exact, told = ({one["stage"]: one for one in tail["stages"]} for tail in tails)
+    assert exact.keys() == told.keys()
+    slow_rel = 0.02 if slow_ms < 1e9 else 0.25
+    assert told["engine_queue"]["slow_ms"] == pytest.approx(exact["engine_queue"]["slow_ms"], rel=slow_rel)
+    assert told["engine_queue"]["rest_ms"] == pytest.approx(exact["engine_queue"]["rest_ms"], rel=0.08)
+    assert bands[1]["n"] == pytest.approx(20_000, abs=10)
+    for one, other in zip(bands[0]["bands"], bands[1]["bands"], strict=True):
+        assert other["n"] == pytest.approx(one["n"], rel=0.02, abs=10)
+        assert other["low_ms"] == pytest.approx(one["low_ms"], rel=0.25)
+        for cell, thin_cell in zip(one["cells"], other["cells"], strict=True):
+            assert thin_cell["share"] == pytest.approx(cell["share"], abs=0.05)
+
+
+@pytest.mark.parametrize("metric", ["ttft", "e2e"])
+def test_weights_of_one_change_nothing(store, metric):
+    """The weighted question has the same answer over rows that all stand for themselves."""
+    stored(store, some_rows(1000))
+    bounds = {"since_wall_ns": None, "until_wall_ns": None}
+    plain, weighted = (store.scan(f"board_tail_{metric}{end}", **bounds) for end in ("", "_weighted"))
+    for one, other in zip(plain, weighted, strict=True):
+        assert (other["stage"], other["slow_n"], other["rest_n"]) == (
+            one["stage"],
+            one["slow_n"],
+            one["rest_n"],
+        )
+        assert other["slow_mean_ms"] == pytest.approx(one["slow_mean_ms"])
+        assert other["rest_mean_ms"] == pytest.approx(one["rest_mean_ms"])
+
+
+@pytest.mark.parametrize("closed_before", [0, NOW_NS // MINUTE_NS * MINUTE_NS])
+def test_a_young_store_says_since_when(store, closed_before):
+    """Rates are of the time since its first request; with an older one in the store, of the whole window."""
+    came = [NOW_NS - 120 * 10**9 + i * 10**9 for i in range(100)]
+    rows = [row(i, wall_ns) for i, wall_ns in enumerate(came)]
+    stored(store, rows, closed_before=closed_before)
+    told = figures.overview(store, FLEET, Look("15m"), NOW_NS)
+    assert (told["window"]["first_ms"], told["requests"]["total"]) == (came[0] // 10**6, 100)
+    stored(store, [row(500, NOW_NS - 60 * MINUTE_NS)], closed_before=0)
+    told = figures.overview(store, FLEET, Look("15m"), NOW_NS)
+    assert (told["window"]["first_ms"], told["requests"]["total"]) == (None, 100)

@@ -11,7 +11,8 @@ from sits.core.units import SECOND
 def fleet(telemetry=""):
     said = f"telemetry: {telemetry}\n" if telemetry else ""
     return load_fleet(
-        f'name: shop\n{said}engines: [{{kind: openai, name: a, url: "http://127.0.0.1:1", models: [m]}}]\n', "f.yaml"
+        f'name: shop\n{said}engines: [{{kind: openai, name: a, url: "http://127.0.0.1:1", models: [m]}}]\n',
+        "f.yaml",
     )
 
 

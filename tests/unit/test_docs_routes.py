@@ -23,7 +23,7 @@ engines:
 
 
 def test_the_example_loads_and_decides_as_the_text_says():
-    (example,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+    example, *_ = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
     fleet = load_fleet(AROUND + example)
     assert warnings(fleet) == []
     matcher = Matcher(fleet)

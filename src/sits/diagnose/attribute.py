@@ -197,9 +197,18 @@ def _decode(line: StepTime, a: Ints, b: Ints, _: Floats) -> dict[Part, Floats]:
 
 
 def matrix(
-    requests: Columns, steps: Columns, metric: str, rng: np.random.Generator, *, draws: int = DRAWS
+    requests: Columns,
+    steps: Columns,
+    metric: str,
+    rng: np.random.Generator,
+    *,
+    draws: int = DRAWS,
+    weight: Floats | None = None,
 ) -> Matrix:
     """The attribution matrix of one run; a band without requests has no cells.
+
+    `weight` (rows of `requests`,) says how many requests each row stands for, one each if not given: bands are then weighted quantiles,
+    their `n` the sum of weights.
 
     Raises:
         CallerError: a needed column is missing or malformed, or no request completed.
@@ -211,10 +220,13 @@ def matrix(
     by_plane = np.column_stack([parts.part_ns[:, of_plane == p].sum(axis=1) for p in range(len(PLANES))])
     blocks = Blocks(parts.cut.at[:, API_RECV], rng, draws, length=1, run=parts.cut.run)
     bands, cells = [], []
-    for name, low, high, members in _bands(total):
-        bands.append(Band(name, low / NS_PER_MS, high / NS_PER_MS, int(members.sum())))
-        inside = by_plane * members[:, None]
-        whole = float(total[members].sum())
+    stands = None if weight is None else weight[parts.cut.rows]
+    for name, low, high, members in _bands(total, stands):
+        part = members if stands is None else members * stands
+        n = round(float(part.sum()))
+        bands.append(Band(name, low / NS_PER_MS, high / NS_PER_MS, n))
+        inside = by_plane * part[:, None]
+        whole = float((total * part).sum())
         if whole <= 0:
             continue
         drawn = blocks.sums(inside)
@@ -222,13 +234,17 @@ def matrix(
         kept = drawn_whole > 0
         for p, plane in enumerate(PLANES):
             share = interval(float(inside[:, p].sum()) / whole, drawn[kept, p] / drawn_whole[kept])
-            cells.append(Cell(name, plane, share, float(inside[:, p].sum()) / NS_PER_MS / int(members.sum())))
+            cells.append(Cell(name, plane, share, float(inside[:, p].sum()) / NS_PER_MS / float(part.sum())))
     return Matrix(PLANES, tuple(bands), tuple(cells))
 
 
-def _bands(total: Ints) -> list[tuple[str, float, float, np.ndarray]]:
+def _bands(total: Ints, weight: Floats | None) -> list[tuple[str, float, float, np.ndarray]]:
     ranked = np.sort(total)
-    p50, p90, p99 = (quantile(ranked, q) for q in (0.5, 0.9, 0.99))
+    if weight is None:
+        p50, p90, p99 = (quantile(ranked, q) for q in (0.5, 0.9, 0.99))
+    else:
+        upto = np.cumsum(weight[np.argsort(total, kind="stable")])
+        p50, p90, p99 = (float(ranked[np.searchsorted(upto, q * upto[-1])]) for q in (0.5, 0.9, 0.99))
     return [
         ("<= P50", float(ranked[0]), p50, (total <= p50) & (total < p99)),
         ("P50..P90", p50, p90, (total > p50) & (total <= p90) & (total < p99)),

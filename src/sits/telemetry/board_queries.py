@@ -44,6 +44,8 @@ ORDER BY n DESC, name LIMIT 200""",
     "board_newest": """
 SELECT max(wall_ns) AS wall_ns FROM requests
 WHERE ($since_wall_ns IS NULL OR wall_ns >= $since_wall_ns) AND ($until_wall_ns IS NULL OR wall_ns < $until_wall_ns) HAVING count(*) > 0""",
+    "board_first": """
+SELECT min(wall_ns) AS wall_ns FROM requests WHERE wall_ns >= $since_wall_ns AND wall_ns < $until_wall_ns HAVING count(*) > 0""",
     "board_slowest": f"""
 SELECT {_LISTED} FROM requests WHERE {_ROWS} AND outcome = 'completed'
 ORDER BY CASE WHEN $metric = 'ttft' THEN first_token ELSE sent END - api_recv DESC, wall_ns, id LIMIT $limit""",
@@ -51,6 +53,10 @@ ORDER BY CASE WHEN $metric = 'ttft' THEN first_token ELSE sent END - api_recv DE
 SELECT {_LISTED} FROM requests WHERE {_ROWS} AND outcome <> 'completed' ORDER BY wall_ns DESC, id LIMIT $limit""",
     "board_tail_ttft": slow_stages(DuckDialect(), TTFT).replace(BOUNDS, _ROWS),
     "board_tail_e2e": slow_stages(DuckDialect(), E2E).replace(BOUNDS, _ROWS),
+    "board_tail_ttft_weighted": slow_stages(DuckDialect(), TTFT, weighted=True).replace(BOUNDS, _ROWS),
+    "board_tail_e2e_weighted": slow_stages(DuckDialect(), E2E, weighted=True).replace(BOUNDS, _ROWS),
+    "board_thinned": f"""
+SELECT coalesce(max(weight) > 1, false) AS thinned FROM requests WHERE {_ROWS} HAVING count(*) > 0""",
     "board_request": f"""
 SELECT * FROM requests WHERE {BOUNDS} AND (id = $id OR trace_id = $id) ORDER BY wall_ns DESC, id LIMIT 20""",
     "board_ids": """

@@ -84,17 +84,23 @@ SELECT * FROM ({say.spread(rows, ("model", "engine"), "wide")}) AS made WHERE n 
 ORDER BY model, engine, position"""
 
 
-def slow_stages(say: Dialect, metric: str) -> str:
-    """Mean time of each stage in the slowest 1 % of requests and in all others, and each one's share of the whole."""
+def slow_stages(say: Dialect, metric: str, *, weighted: bool = False) -> str:
+    """Mean time of each stage in the slowest 1 % of requests and in all others, and each one's share of the whole.
+
+    `weighted` counts each row as the requests it stands for; the bound is then the least time with more than 99 % of them up to it (DuckDB only).
+    """
     end = {TTFT: FIRST_TOKEN, E2E: SENT}[metric]
     stages = range(end)
     cut = ", ".join(f"CASE WHEN {both(i, i + 1)} THEN {took(i, i + 1)} ELSE 0 END AS d{i}" for i in stages)
     whole = f"{took(API_RECV, end)}"
     where = f"{BOUNDS} AND outcome = 'completed' AND {both(API_RECV, end)}"
     rest = "total - (" + " + ".join(f"d{i}" for i in stages) + ")"
+    times = " * w" if weighted else ""
     sums = ", ".join(
         f"sum(CASE WHEN slow THEN {sql} ELSE 0 END) AS slow{i}, sum(CASE WHEN slow THEN 0 ELSE {sql} END) AS rest{i}"
-        for i, sql in enumerate([*(f"d{i}" for i in stages), rest])
+        for i, sql in enumerate(
+            f"({part}){times}" if weighted else part for part in [*(f"d{i}" for i in stages), rest]
+        )
     )
     names = [*STAGES[:end], "unattributed"]
     rows = [
@@ -111,11 +117,23 @@ def slow_stages(say: Dialect, metric: str) -> str:
         ]
         for i, name in enumerate(names)
     ]
+    bound = f"SELECT {say.quantiles(whole, (0.99,))} AS q FROM requests WHERE {where}"
+    counts = (
+        "count(CASE WHEN slow THEN 1 END) AS slow_n, count(CASE WHEN slow THEN NULL ELSE 1 END) AS rest_n"
+    )
+    if weighted:
+        cut = f"{WEIGHT} AS w, {cut}"
+        bound = f"""SELECT [min(t)] AS q FROM (
+    SELECT {whole} AS t, sum({WEIGHT}) OVER (ORDER BY {whole}) AS upto, sum({WEIGHT}) OVER () AS n FROM requests WHERE {where}
+) AS ranked WHERE upto > 0.99 * n"""
+        counts = (
+            "sum(CASE WHEN slow THEN w ELSE 0 END) AS slow_n, sum(CASE WHEN slow THEN 0 ELSE w END) AS rest_n"
+        )
     return f"""
-WITH bound AS (SELECT {say.quantiles(whole, (0.99,))} AS q FROM requests WHERE {where}),
+WITH bound AS ({bound}),
 kept AS (SELECT {whole} AS total, {whole} >= q[1] AS slow, {cut} FROM requests, bound WHERE {where}),
-sums AS (SELECT count(CASE WHEN slow THEN 1 END) AS slow_n, count(CASE WHEN slow THEN NULL ELSE 1 END) AS rest_n,
-    sum(CASE WHEN slow THEN total ELSE 0 END) AS slow_total, sum(CASE WHEN slow THEN 0 ELSE total END) AS rest_total, {sums}
+sums AS (SELECT {counts},
+    sum(CASE WHEN slow THEN total{times} ELSE 0 END) AS slow_total, sum(CASE WHEN slow THEN 0 ELSE total{times} END) AS rest_total, {sums}
 FROM kept WHERE {rest} >= 0)
 SELECT * FROM ({say.spread(rows, (), "sums")}) AS made WHERE slow_n > 0 ORDER BY position"""
 

@@ -37,7 +37,7 @@ def slow_by_minute(
 
 
 def burns(requests: np.ndarray, bad: np.ndarray) -> list[dict[str, Any]]:
-    """Each pair of windows; the arrays are by minute, the last one is now."""
+    """Each pair of windows; the arrays are by minute, the last one is the newest that is over."""
     found = []
     for then, limit, long, short in BURNS:
         rates = [_burn(requests, bad, minutes_of(window)) for window in (short, long)]

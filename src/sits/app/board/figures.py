@@ -61,6 +61,7 @@ def overview(
             "live": look.live,
             "since_ms": window.since_ns // MS,
             "until_ms": window.until_ns // MS,
+            "first_ms": _first_ms(store, window, counts.n),
             "step_s": window.step_ns // 10**9,
             "steps": window.steps,
         },
@@ -216,6 +217,19 @@ def _newest_ms(store: DuckStore, until_ns: int) -> int:
     return 0
 
 
+def _first_ms(store: DuckStore, window: Window, n: np.ndarray) -> int | None:
+    """When the first request that the store knows came, ms, if that is within the window: rates are of the time since then.  None where it
+    has older ones, or none.
+    """
+    there = np.flatnonzero(n)
+    if not len(there) or there[0] == 0 or _newest_ms(store, window.since_ns):
+        return None
+    step_ns = window.since_ns + int(there[0]) * window.step_ns
+    told = store.scan("board_first", since_wall_ns=window.since_ns, until_wall_ns=window.until_ns)
+    row_ns = int(told[0]["wall_ns"]) if told else window.until_ns
+    return (row_ns if row_ns < step_ns + window.step_ns else step_ns) // MS
+
+
 def _slo(counts: np.ndarray, bound_ns: int, requests: Counts) -> dict[str, Any]:
     n = int(counts.sum())
     if not n:
@@ -267,7 +281,7 @@ def _stages(grid: Grid, exact: dict[str, dict[str, Any]]) -> list[dict[str, Any]
 
 
 def burn(store: DuckStore, fleet: Fleet, only: Only, now_ns: int) -> list[dict[str, Any]]:
-    """How fast the budget is spent, over windows that end now; of all tenants, for minutes tell no more.
+    """How fast the budget is spent, over windows that end with the last whole minute; of all tenants, for minutes tell no more.
 
     Raises:
         StoreError: the store cannot be read.

@@ -1,7 +1,7 @@
 """Single requests on a board: the slowest and those that went wrong, one of them stage by stage, what makes the tail, and the matrix.
 
 Rules: a request's bars are those of `diagnose.decompose.waterfall`, so what nobody saw is named and nothing is dropped.  What reads rows
-takes the newest `MATRIX_ROWS` where it needs whole rows, and says how many it had.
+takes the newest `MATRIX_ROWS` where it needs whole rows, and says how many it had.  Where rows were thinned each counts by its weight.
 
 Deliberately absent: figures of a window (`app.board.figures`).
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from sits.app.board.grid import weights
 from sits.app.board.window import MINUTE_NS, Look
 from sits.app.report.stages import explain
 from sits.core.breakpoints import BREAKPOINTS, INDEX
@@ -144,7 +145,9 @@ def tail(store: DuckStore, fleet: Fleet, look: Look, now_ns: int) -> dict[str, A
 
     """
     metric = fleet.objective.metric
-    rows = store.scan(f"board_tail_{metric}", **_bounds(look, now_ns))
+    bounds = _bounds(look, now_ns)
+    thinned = any(one["thinned"] for one in store.scan("board_thinned", **bounds))
+    rows = store.scan(f"board_tail_{metric}_weighted" if thinned else f"board_tail_{metric}", **bounds)
     stages = [
         {
             "stage": row["stage"],
@@ -155,7 +158,7 @@ def tail(store: DuckStore, fleet: Fleet, look: Look, now_ns: int) -> dict[str, A
         for row in rows
         if row["slow_mean_ms"] or row["rest_mean_ms"]
     ]
-    n = (rows[0]["slow_n"], rows[0]["rest_n"]) if rows else (0, 0)
+    n = (round(rows[0]["slow_n"]), round(rows[0]["rest_n"])) if rows else (0, 0)
     return {"metric": metric, "slow_n": n[0], "rest_n": n[1], "stages": stages}
 
 
@@ -179,10 +182,18 @@ def matrix(store: DuckStore, fleet: Fleet, look: Look, now_ns: int) -> dict[str,
     rows = {name: values[timed] for name, values in rows.items()}
     began_ns, ended_ns = int(rows["api_recv"].min()), int(rows["sent"].max())
     steps = store.columns("steps_window", start_ns=began_ns, end_ns=ended_ns)
-    made = attribution(rows, steps, fleet.objective.metric, stream_generator(1, "board"), draws=DRAWS)
+    weight = weights(rows)
+    made = attribution(
+        rows,
+        steps,
+        fleet.objective.metric,
+        stream_generator(1, "board"),
+        draws=DRAWS,
+        weight=weight if (weight != 1.0).any() else None,
+    )
     cells = {(cell.band, cell.plane): cell for cell in made.cells}
     return {
-        "n": len(timed),
+        "n": round(float(weight.sum())),
         "newest": bounds["since_wall_ns"] > window_ns,
         "planes": list(made.planes),
         "bands": [

@@ -35,15 +35,16 @@ export function headline(told) {
   set('l-latency', `${metric} by ${win.step_s === 60 ? 'minute' : `${win.step_s / 60} minutes`}, and requests per second below`);
 }
 export function figures(told) {
-  const {slo, objective, requests, window: win} = told, s = Math.max(1, (Math.min(told.now_ms, win.until_ms) - win.since_ms) / 1000);
+  const {slo, objective, requests, window: win} = told, young = win.first_ms, s = Math.max(young ? 60 : 1, (Math.min(told.now_ms, win.until_ms) - (young || win.since_ms)) / 1000);
+  const span = young ? `since ${say.clock(young, win.until_ms - young > 864e5)}` : 'in the window';
   const one = (name, [value, unit], sub, kind, id) => make('div', {class: kind}, make('dt', {}, name),
     make('dd', {}, make('span', {id}, value), unit ? make('small', {}, unit) : null), make('span', {class: 'sub', id: id && `${id}-sub`}, sub || '\u00a0'));
   put('figures',
     one(`P99 of ${objective.metric === 'ttft' ? 'TTFT' : 'the whole'}`, say.split(slo.p99_ms), slo.n ? `${say.time(slo.low_ms)} ${say.DASH} ${say.time(slo.high_ms)}` : 'nothing timed', slo.state),
     one('P50', say.split(slo.p50_ms), slo.n ? `of ${say.count(slo.n)} timed` : ''),
-    one('Requests', [say.rate(requests.total / s), '/s'], `${say.count(requests.total)} in the window`),
+    one('Requests', [say.rate(requests.total / s), '/s'], `${say.count(requests.total)} ${span}`),
     one('Went wrong', requests.total ? [say.percent(requests.total_bad / requests.total), ''] : [say.DASH, ''], `${say.plural(requests.total_bad, 'request')}`, requests.total_bad / requests.total > 0.01 ? 'missed' : ''),
-    one('Output', [say.rate(requests.total_tokens / s), 'tok/s'], `${say.count(requests.total_tokens)} tokens`),
+    one('Output', [say.rate(requests.total_tokens / s), 'tok/s'], `${say.count(requests.total_tokens)} tokens${young ? ` ${span}` : ''}`),
     one('In flight now', [say.DASH, ''], '', '', 'inflight'));
   if (felt) pulse(felt);
 }
