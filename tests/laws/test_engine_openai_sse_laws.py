@@ -1,13 +1,14 @@
 """Laws of the event splitter and of the stream reader: the cut decides nothing, no byte is lost."""
 
 import itertools
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sits.engine.answer import StreamReader
-from sits.engine.sse import EventTooLongError, SseSplitter, data_of, events
+from sits.engine.sse import EventTooLongError, SseSplitter, data_of, event_end, events, only_data
 
 LINES = st.sampled_from(
     [b"data: a", b"data:", b'data: {"x": 1}', b": ping", b"event: x", b"id: 7", b"", b"dat", b"data"]
@@ -45,6 +46,32 @@ def test_events_of_a_block_put_together_are_the_block_and_each_is_whole(text):
     for event in events(block):
         assert event.endswith((b"\n\n", b"\n\r\n")) or event in (b"\n", b"\r\n")
         data_of(event)
+
+
+EMPTY_LINE = re.compile(rb"(?:\A|(?<=\n))\r?\n")
+
+
+def data_by_the_standard(event):
+    lines = [line.removesuffix(b"\r").partition(b":") for line in event.split(b"\n")]
+    said = [value.removeprefix(b" ") for name, _, value in lines if name == b"data"]
+    return b"\n".join(said) if said else None
+
+
+@given(BYTES, st.integers(0, 60))
+def test_an_event_ends_at_its_first_empty_line(text, start):
+    start = min(start, len(text))
+    found = EMPTY_LINE.search(text, start)
+    assert event_end(text, start) == (found.end() if found else len(text))
+
+
+@given(BYTES)
+def test_the_data_of_an_event_is_what_the_standard_says(text):
+    for event in events(text):
+        assert data_of(event) == data_by_the_standard(event)
+        if only_data(event):
+            assert event == b"data:" + event[5:-2] + b"\n\n"
+            assert not {10, 13} & set(event[-3:-2])
+            assert b"\n" not in event[5:-2]
 
 
 DELTA = st.sampled_from(

@@ -53,9 +53,8 @@ class _Flow:
             if (
                 marker
                 and tokens is not None
-                and marker in data
-                and data[-2:] == b"\n\n"
-                and b"\n" not in data[:-2]
+                and data.rfind(marker) >= 0  # mostly at its end
+                and data.partition(b"\n")[2] == b"\n"  # one line, and the empty one after it
                 and len(pieces) == 1
             ):
                 del pieces[0]

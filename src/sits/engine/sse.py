@@ -75,6 +75,9 @@ def _last_end(data: bytes | bytearray, start: int) -> int:
 
 def event_end(block: bytes, start: int) -> int:
     """Where the event that begins at `start` ends, its empty line included."""
+    line = block.find(b"\n", start)
+    if line > start and block[line + 1 : line + 2] == b"\n":  # one line, as nearly all have
+        return line + 2
     found = _EMPTY_LINE.search(block, start)
     return found.end() if found else len(block)
 
@@ -124,9 +127,20 @@ def data_of(event: bytes) -> bytes | None:
     >>> data_of(b"data: a\r\ndata:b\r\n\r\n"), data_of(b": ping\n\n")
     (b'a\nb', None)
     """
+    if only_data(event) and event[5:6] == b" ":
+        return event[6:-2]
     lines = [_value(line) for line in event.split(b"\n") if line.startswith(b"data")]
     data = [line for line in lines if line is not None]
     return b"\n".join(data) if data else None
+
+
+def only_data(event: bytes) -> bool:
+    r"""Whether the event is one line of data and nothing else, as nearly all are.
+
+    >>> only_data(b"data: a\n\n"), only_data(b"event: x\ndata: a\n\n"), only_data(b"data: a\r\n\r\n")
+    (True, False, False)
+    """
+    return event[:5] == b"data:" and event.partition(b"\n")[2] == b"\n" and event[-3:-2] != b"\r"
 
 
 def _value(line: bytes) -> bytes | None:

@@ -20,7 +20,6 @@ Deliberately absent: HTTP/2, upgrades (ignored, as RFC 9110 allows), content cod
 """
 
 from collections.abc import Iterable
-from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -333,12 +332,6 @@ def head(
     parts.append(b"\r\ncontent-length: %d" % length)
     parts.append(CLOSES if close else HEAD_END)
     return b"".join(parts)
-
-
-@lru_cache(maxsize=4096)
-def chunk_size(length: int) -> bytes:
-    """The line before a chunk of `length` bytes, which are not none."""
-    return b"%x\r\n" % length
 
 
 def error_answer(error: SitsError, *, close: bool, headers: Iterable[tuple[bytes, bytes]] = ()) -> bytes:

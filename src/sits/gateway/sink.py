@@ -9,7 +9,7 @@ Deliberately absent: the connection and what else is asked on it (gateway.connec
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from sits.gateway.http import CLOSES, HEAD_END, LAST_CHUNK, chunk_size, status_line
+from sits.gateway.http import CLOSES, HEAD_END, LAST_CHUNK, status_line
 
 if TYPE_CHECKING:
     from sits.gateway.connection import Connection
@@ -62,7 +62,7 @@ class HttpSink:
         if self.chunked:
             if not data:  # an empty chunk would end the body
                 return None
-            data = b"".join((chunk_size(len(data)), data, b"\r\n"))
+            data = b"%x\r\n%b\r\n" % (len(data), data)
         if self._head:
             data, self._head = self._head + data, b""
         connection = self._connection
