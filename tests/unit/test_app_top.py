@@ -120,6 +120,12 @@ def test_parts_that_not_every_gateway_has_are_told_where_they_are():
     assert after(metrics(0), metrics(10)).other == {}
 
 
+EVIL = r"""sits_workers 1
+sits_requests_total{engine="TEXT",outcome="TEXT",detail="TEXT"} VALUE
+sits_generation{name="TEXT"} 2
+""".replace("TEXT", "m\x1b]0;x\x07\u202e\x9b31m\\n[/]")
+
+
 def test_a_page_of_garbage_is_told_and_the_board_stays(monkeypatch):
     class Clock:
         now = 0
@@ -140,11 +146,13 @@ def test_a_page_of_garbage_is_told_and_the_board_stays(monkeypatch):
             ),
             'sits_workers 1\nsits_requests_total{engine="\x1b[2J\u202e[bold]",outcome="failed"} 1e300\n',
             'sits_workers 1\nsits_requests_total{engine="\x1b[2J\u202e[bold]",outcome="failed"} 2\n',
+            EVIL.replace("VALUE", "1"),
+            EVIL.replace("VALUE", "3"),
         ]
     )
     monkeypatch.setattr("sits.app.top.source.fetch", lambda *_, **__: next(pages))
     source = Source("http://g", Clock(), 60 * SECOND)
-    for state in ("lost", "lost", "lost", "waiting", "live", "waiting"):
+    for state in ("lost", "lost", "lost", "waiting", "live", "waiting", "live", "live"):
         frame = source.look()
         text = page(frame, "o")
         assert frame.state == state, frame.trouble

@@ -127,10 +127,12 @@ def _print(findings: "list[Finding]", as_json: bool) -> int:
 
         print_json(msgspec.to_builtins(findings))
     else:
+        from sits.core.plain_text import plain  # noqa: PLC0415
+
         width = max((len(one.adapter) for one in findings), default=0)
         place = max((len(one.engine) for one in findings), default=0)
         for one in findings:
             took = f" in {one.took_ms:.0f} ms" if one.took_ms else ""
             line = f"{one.adapter:{width}}  {one.engine:{place}}  {one.state}{took}"
-            click.echo(f"{line:{width + place + 12}}  {one.words()}".rstrip())
+            click.echo(plain(f"{line:{width + place + 12}}  {one.words()}".rstrip()))
     return BAD if any(one.state in ("wrong", "unknown") for one in findings) else GOOD

@@ -367,18 +367,19 @@ def run_command(command: Callable[[], Any]) -> int:
 def _told(error: Exception) -> int:
     """Print an error of ours or of the machine in one line; raise anything else."""
     from sits.core.errors import BugError, CallerError, ConfigErrors, SitsError  # noqa: PLC0415
+    from sits.core.plain_text import plain_lines  # noqa: PLC0415
 
     if isinstance(error, ConfigErrors):
         for one in error.errors:
-            click.echo(f"sitsctl: {one}", err=True)
+            click.echo(f"sitsctl: {plain_lines(str(one))}", err=True)
         return USAGE
     if isinstance(error, SitsError):
         please = "; this is a bug of sitsctl, please report it" if isinstance(error, BugError) else ""
-        click.echo(f"sitsctl: {error}{please}", err=True)
+        click.echo(f"sitsctl: {plain_lines(str(error))}{please}", err=True)
         return USAGE if isinstance(error, CallerError) else FAILED
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        click.echo(f"sitsctl: {where}{error.strerror or error}", err=True)
+        click.echo(f"sitsctl: {plain_lines(f'{where}{error.strerror or error}')}", err=True)
         return FAILED
     raise error
 

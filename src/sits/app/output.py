@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -18,15 +18,39 @@ from sits.app.report import render_html, report_json, summary_text
 from sits.app.report.verdict import state
 from sits.core.config import dump_fleet
 from sits.core.errors import ConfigError
+from sits.core.plain_text import plain, plain_json
 from sits.core.report import Report
+from sits.telemetry.secrets import text_without_secrets
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 WIDTH_PIPED, WIDTH_MOST = 100, 120
+ONE_LINE = 10_000
+"""Columns of a pipe whose reader wants each row on a line of its own: `grep` and `awk` find no half rows."""
+
+
+def console(piped: int = ONE_LINE) -> "Console":
+    """Where tables are printed: as wide as the terminal, or `piped` columns where there is none; texts are no markup and no emoji."""
+    from rich.console import Console  # noqa: PLC0415  # rich is heavy; only tables need it
+
+    width = None if sys.stdout.isatty() else piped
+    return Console(highlight=False, markup=False, emoji=False, width=width)
+
+
+def shown(text: object) -> str:
+    r"""A text that others made up, as it may stand on a screen: one line that drives no terminal, and without what looks like a key.
+
+    >>> shown("m\x1b[2J\nsk-0123456789abcdef")
+    'm\\x1b[2J\\n[redacted]'
+    """
+    return plain(text_without_secrets(text))
 
 
 def show(report: Report, *, as_json: bool, written: Path | None) -> None:
     """Print the report, and last of all where its page lies: an absolute path, for terminals open those."""
     if as_json:
-        click.echo(report_json(report).decode(), nl=False)
+        click.echo(plain_json(report_json(report).decode()), nl=False)
     else:
         on_terminal = sys.stdout.isatty()
         colour = on_terminal and not os.environ.get("NO_COLOR")
@@ -89,8 +113,8 @@ def write_report(report: Report, out: Path) -> Path:
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document with sorted keys."""
-    click.echo(msgspec.json.encode(value, order="deterministic").decode())
+    """Print one JSON document with sorted keys, which says what it says and drives no terminal."""
+    click.echo(plain_json(msgspec.json.encode(value, order="deterministic").decode()))
 
 
 def problem(error: ConfigError) -> dict[str, Any]:

@@ -237,6 +237,8 @@ def _title(row: dict[str, Any]) -> str:
 
 def _print(rows: list[dict[str, Any]]) -> None:
     """A table as wide as its content; debt and expired only where there is any."""
+    from sits.core.plain_text import plain  # noqa: PLC0415
+
     columns = COLUMNS + tuple(name for name in ("debt", "expired") if any(row[name] for row in rows))
     head = ("quota", "limit", "per", *columns, "ends")
     lines = [
@@ -258,4 +260,4 @@ def _print(rows: list[dict[str, Any]]) -> None:
             cell.ljust(width) if i in (0, 2, len(head) - 1) else cell.rjust(width)
             for i, (cell, width) in enumerate(zip(line, widths, strict=True))
         ]
-        click.echo("  ".join(cells).rstrip())
+        click.echo(plain("  ".join(cells).rstrip()))

@@ -87,31 +87,32 @@ def replay(since: str, candidate: Path | None, store: Path, as_json: bool, quiet
 
 
 def _show(found: "Replayed", compared: bool) -> None:
-    from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
-    console = Console(width=None, highlight=False)
-    console.print(f"{found.identical:,} of {found.records:,} decisions come out as they were")
+    from sits.app.output import console, shown  # noqa: PLC0415
+
+    out = console()
+    out.print(f"{found.identical:,} of {found.records:,} decisions come out as they were")
     if found.unknown:
-        console.print(f"{found.unknown:,} more were made by a configuration the store does not have")
+        out.print(f"{found.unknown:,} more were made by a configuration the store does not have")
     for name in found.different:
-        console.print(f"  decided otherwise: {name}")
+        out.print(f"  decided otherwise: {shown(name)}")
     if not compared:
         return
     moved = sum(move.requests for move in found.moves)
-    console.print(f"\nby the candidate, {found.stay:,} stay where they were and {moved:,} move")
+    out.print(f"\nby the candidate, {found.stay:,} stay where they were and {moved:,} move")
     table = Table("requests", "went to", "would go to", box=None, pad_edge=False)
     for move in found.moves:
-        table.add_row(f"{move.requests:,}", move.before, move.after)
+        table.add_row(f"{move.requests:,}", shown(move.before), shown(move.after))
     if found.moves:
-        console.print(table)
+        out.print(table)
     for reason, count in found.refused:
-        console.print(f"refused that were not: {count:,} ({reason})")
-    console.print(f"\nP99 {found.metric.upper()} as it was   {_p99(found.now)}")
-    console.print(
-        f"P99 {found.metric.upper()} predicted   {_p99(found.candidate) if not found.why_not else found.why_not}"
+        out.print(f"refused that were not: {count:,} ({shown(reason)})")
+    out.print(f"\nP99 {found.metric.upper()} as it was   {_p99(found.now)}")
+    out.print(
+        f"P99 {found.metric.upper()} predicted   {_p99(found.candidate) if not found.why_not else shown(found.why_not)}"
     )
-    console.print(
+    out.print(
         f"objective {found.objective_ms:,.0f} ms.  Who moves takes the time of a like request that the new engine answered;"
         " that it answers more as fast is assumed."
     )
@@ -124,34 +125,38 @@ def _p99(value: "P99 | None") -> str:
 
 
 def _show_card(card: "Card") -> None:
-    from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
-    console = Console(highlight=False)
-    console.print(f"[bold]{card.id}[/bold]  {card.outcome} {card.status}  {card.detail}".rstrip())
+    from sits.app.output import console, shown  # noqa: PLC0415
+
+    out = console()
+    end = f"  {card.outcome} {card.status}  {card.detail}".rstrip()
+    out.print(Text.assemble((shown(card.id), "bold"), shown(end)))
     facts = Table(box=None, show_header=False, pad_edge=False)
     for name, value in card.facts:
-        facts.add_row(name, value)
-    console.print(facts)
+        facts.add_row(name, shown(value))
+    out.print(facts)
     for decision in card.decisions:
-        console.print(f"\n[bold]{decision.policy}[/bold]  {decision.outcome}  {decision.choice}".rstrip())
+        decided = f"  {decision.outcome}  {decision.choice}".rstrip()
+        out.print(Text.assemble("\n", (shown(decision.policy), "bold"), shown(decided)))
         rows: list[dict[str, Any]] = list(decision.reasons.get("candidates", ()))
         if rows:
             names = list(dict.fromkeys(name for row in rows for name in row))
-            table = Table(*names, box=None, pad_edge=False)
+            table = Table(*map(shown, names), box=None, pad_edge=False)
             for row in rows:
-                table.add_row(*(_cell(row.get(name)) for name in names))
-            console.print(table)
+                table.add_row(*(shown(_cell(row.get(name))) for name in names))
+            out.print(table)
         for name, value in decision.reasons.items():
             if name != "candidates" and value not in ({}, ()):
-                console.print(f"  {name}: {_cell(value)}")
+                out.print(f"  {shown(name)}: {shown(_cell(value))}")
     if card.stages:
-        console.print("\n[bold]time[/bold]")
+        out.print("\ntime", style="bold")
         table = Table("stage", "ms", box=None, pad_edge=False)
         for stage in card.stages:
             table.add_row(stage.name, f"{stage.ms:,.2f}")
-        console.print(table)
-    console.print(f"\n{card.verdict}")
+        out.print(table)
+    out.print(f"\n{shown(card.verdict)}")
 
 
 def _cell(value: Any) -> str:

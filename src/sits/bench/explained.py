@@ -2,7 +2,7 @@
 
 Rules: reasons are made now, by the configuration that decided then (the store keeps it); when the decisions come out
 otherwise, that is said first, because then the reasons are not those of the past.  Without that configuration only the
-recorded facts are shown.
+recorded facts are shown.  What callers wrote is shown without what looks like a key, in JSON too.
 
 Deliberately absent: rendering.
 """
@@ -22,6 +22,7 @@ from sits.core.ports import World
 from sits.core.recorded import Facts, Recorded, each_reserved, facts, recorded
 from sits.core.units import MS
 from sits.gateway.redecide import Redecider, as_recorded
+from sits.telemetry.secrets import text_without_secrets
 from sits.telemetry.store import DuckStore
 
 
@@ -73,7 +74,7 @@ def explain(store: Path, request_id: str, world: World) -> Card:
         id=record.id,
         outcome=record.outcome,
         status=record.status,
-        detail=record.detail,
+        detail=text_without_secrets(record.detail),
         facts=_facts(record),
         decisions=decisions,
         stages=_stages(requests[-1]) if requests else (),
@@ -110,7 +111,7 @@ def _facts(record: Recorded) -> tuple[tuple[str, str], ...]:
         ),
         ("configuration", record.generation),
     )
-    return tuple((name, value) for name, value in told if value)
+    return tuple((name, text_without_secrets(value)) for name, value in told if value)
 
 
 def _stages(row: Mapping[str, Any]) -> tuple[StageTime, ...]:

@@ -125,8 +125,14 @@ def _fits(match: Any, requests: Columns, row: Any) -> bool:
 
 
 def _same_clock(run: Mapping[str, Any], newest: Mapping[str, Any]) -> bool:
+    if run is newest:
+        return True
+    if (
+        run["start_ns"] is None or newest["start_ns"] is None
+    ):  # a run whose requests all lack their first point
+        return False
     offsets = [one["first_wall_ns"] - one["start_ns"] for one in (run, newest)]
-    return run is newest or abs(offsets[0] - offsets[1]) <= SAME_CLOCK_NS
+    return bool(abs(offsets[0] - offsets[1]) <= SAME_CLOCK_NS)
 
 
 def _of(columns: Columns, ours: set[str], name: str) -> Columns:

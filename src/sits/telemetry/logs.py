@@ -42,6 +42,9 @@ IDS = ("trace_id", "span_id", "request_id")
 ALWAYS = (*FIRST, *IDS)
 """Fields with a meaning of their own, in the order they are written."""
 
+ATTEMPT = "attempt failed: "
+"""How the event begins that tells of a first try which failed and was made good elsewhere; the failure's code follows."""
+
 _REQUEST = re.compile(r"\brequest ([0-9a-f]{32})\b")
 
 WAIT_MS = 20

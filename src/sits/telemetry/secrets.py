@@ -76,5 +76,10 @@ def without_secrets(name: str, value: Any, depth: int = 0) -> Any:
     return value if isinstance(value, int | float | bool | None) else without_secrets("", str(value))
 
 
+def text_without_secrets(text: object) -> str:
+    """The same for a text that has no name."""
+    return _LOOKS.sub(_cut, str(text)[:TEXT_MAX])
+
+
 def _cut(found: re.Match[str]) -> str:
     return (found["scheme"] or found["named"] or found["asked"] or found["user"] or "") + REDACTED

@@ -2,8 +2,9 @@
 
 `upstream_failures` puts side by side what callers got (a 502, 503 or 504 of ours, a span of a service that ended in an error) and the engine
 failure behind it.  The failure is looked for in the same trace first; an answer that only says that no engine is up has none there, because
-the breaker was open: then it is the failure at an engine of the same model that came last before it, within `BEFORE_NS`, and `how`
-says `breaker` instead of `trace`.  An answer that is its own failure says `itself`.
+the breaker was open: then it is the failure at an engine of the same model that ended last before it, within `BEFORE_NS`, and `how`
+says `breaker` instead of `trace`.  What opened a breaker may be a first try that was made good at another engine: no row has it, a line
+of the log does (`logs.ATTEMPT`), and `how` says `mended`.  An answer that is its own failure says `itself`.
 
 Deliberately absent: running them.
 """
@@ -13,6 +14,7 @@ Deliberately absent: running them.
 from collections.abc import Mapping
 
 from sits.core.units import SECOND
+from sits.telemetry.logs import ATTEMPT
 
 BEFORE_NS = 60 * SECOND
 """How much older the failure may be that an open breaker is put down to."""
@@ -23,6 +25,7 @@ AROUND_MAX = 5000
 """Requests near a trace that clocks are compared over."""
 
 _FAILED = "(outcome = 'failed' AND starts_with(detail, 'engine'))"
+_ENDED = "wall_ns + CASE WHEN api_recv > 0 AND sent > api_recv THEN sent - api_recv ELSE 0 END"
 _TRACE = "CASE WHEN coalesce(trace_id, '') = '' THEN id ELSE trace_id END AS trace_id"
 
 
@@ -57,7 +60,14 @@ FROM requests HAVING count(*) > 0""",
     "upstream_failures": f"""
 WITH failures AS (
     SELECT *, row_number() OVER (PARTITION BY trace_id ORDER BY wall_ns, id) AS nth
-    FROM (SELECT id, {_TRACE}, wall_ns, engine, model, detail FROM requests WHERE {_FAILED})
+    FROM (SELECT id, {_TRACE}, wall_ns, {_ENDED} AS ended_wall_ns, engine, model, detail FROM requests WHERE {_FAILED})
+),
+tries AS (
+    SELECT id, trace_id, ended_wall_ns, engine, model, detail, 'breaker' AS how FROM failures
+    UNION ALL
+    SELECT request_id, trace_id, wall_ns, line ->> '$.engine', line ->> '$.model', substr(event, {len(ATTEMPT) + 1}), 'mended' FROM logs
+    WHERE starts_with(event, '{ATTEMPT}') AND json_valid(line)
+        AND ($since_wall_ns IS NULL OR wall_ns >= $since_wall_ns - {BEFORE_NS}) AND ($until_wall_ns IS NULL OR wall_ns < $until_wall_ns)
 ),
 answers AS (
     SELECT 'gateway' AS service, id, {_TRACE}, wall_ns, status::VARCHAR AS got, detail, model, {_FAILED} AS failed
@@ -73,10 +83,10 @@ own AS (
     WHERE f.id = a.id OR (f.nth = 1 AND NOT a.failed)
 ),
 closed AS (
-    SELECT a.*, f.id AS cause_id, f.trace_id AS cause_trace_id, f.engine, f.detail AS cause, 'breaker' AS how
-    FROM (SELECT * FROM answers WHERE detail = 'no_healthy_engine') a ASOF JOIN failures f
-        ON a.model = f.model AND a.wall_ns >= f.wall_ns
-    WHERE a.wall_ns - f.wall_ns <= {BEFORE_NS} AND a.id NOT IN (SELECT id FROM own)
+    SELECT a.*, f.id AS cause_id, f.trace_id AS cause_trace_id, f.engine, f.detail AS cause, f.how
+    FROM (SELECT * FROM answers WHERE detail = 'no_healthy_engine') a ASOF JOIN tries f
+        ON a.model = f.model AND a.wall_ns >= f.ended_wall_ns
+    WHERE a.wall_ns - f.ended_wall_ns <= {BEFORE_NS} AND a.id NOT IN (SELECT id FROM own)
 )
 SELECT * FROM (SELECT * FROM own UNION ALL SELECT * FROM closed)
 WHERE ($engine IS NULL OR engine = $engine)

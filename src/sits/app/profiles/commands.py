@@ -349,10 +349,11 @@ def _tell(found: "Profile", outs: "Sequence[Path]", *, compared: Any = None, err
     """The summary in words: operations, the busiest functions, what differs."""
     from sits.app.profiles.page import margin, summary  # noqa: PLC0415
     from sits.app.report.flame import short  # noqa: PLC0415
+    from sits.core.plain_text import plain_lines  # noqa: PLC0415
     from sits.telemetry.profile.tree import by_operation, functions  # noqa: PLC0415
 
     def say(line: str = "") -> None:
-        click.echo(line, err=err)
+        click.echo(plain_lines(line), err=err)
 
     say(f"{found.process or 'profile'}: {summary(found)}")
     if not found.samples:

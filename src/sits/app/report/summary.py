@@ -174,6 +174,6 @@ def _aligned(rows: Iterable[Sequence[str]]) -> list[str]:
 def _accounts(report: Report, paint: _Paint) -> list[str]:
     sides = [report.before, *([report.after] if report.after else [])]
     what = METRICS.get(report.objective_metric, report.objective_metric)
-    lines = [paint("dim", f"{printable(side.label)}: {account(side.account)}") for side in sides]
+    lines = [paint("dim", f"{printable(side.label)}: {printable(account(side.account))}") for side in sides]
     times = f"{report.repetitions} repetition{'' if report.repetitions == 1 else 's'}"
     return [*lines, paint("dim", f"seed {report.seed}, {times}, metric: {what}")]

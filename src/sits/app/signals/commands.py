@@ -35,6 +35,7 @@ def signals(source: str, model: str, api_key_env: str, as_json: bool) -> int:
     """  # fmt: skip
     from sits.app.signals.shown import engine_lines, gpu_lines, table, value_text  # noqa: PLC0415
     from sits.app.signals.told import told_by  # noqa: PLC0415
+    from sits.core.plain_text import plain  # noqa: PLC0415
 
     said = {"source": source} | (
         _from_url(source, model, os.environ.get(api_key_env, "") if api_key_env else "")
@@ -51,7 +52,7 @@ def signals(source: str, model: str, api_key_env: str, as_json: bool) -> int:
     else:
         rows = [(row["signal"], value_text(row["value"], row["unit"])) for row in said["signals"]]
         lines = [said["kind"], *table(rows)]
-    click.echo("\n".join(lines))
+    click.echo("\n".join(map(plain, lines)))
     return 0
 
 
@@ -64,6 +65,7 @@ def gpu(as_json: bool) -> int:
     """  # fmt: skip
     from sits.app.signals.shown import gpu_lines  # noqa: PLC0415
     from sits.app.signals.told import of_report  # noqa: PLC0415
+    from sits.core.plain_text import plain  # noqa: PLC0415
     from sits.telemetry.gpu.nvml import NoDeviceError, Nvml  # noqa: PLC0415
     from sits.world import RealWorld  # noqa: PLC0415
 
@@ -77,12 +79,12 @@ def gpu(as_json: bool) -> int:
         if as_json:
             _print_json({"kind": "NVML", "devices": [], "reason": str(error)})
         else:
-            click.echo(f"no device: {error}")
+            click.echo(f"no device: {plain(str(error))}")
         return 3
     if as_json:
         _print_json(said)
     else:
-        click.echo("\n".join(gpu_lines(said)))
+        click.echo("\n".join(map(plain, gpu_lines(said))))
     return 0
 
 

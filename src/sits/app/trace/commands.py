@@ -5,7 +5,6 @@ Rules: all three read a store, no gateway needs to run; lines of a log come out 
 Deliberately absent: looking for things in the text of lines; that is what `grep`, `jq` and Loki are for.
 """
 
-import sys
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -50,12 +49,9 @@ def trace(id: str, every: bool, store: Path, as_json: bool) -> int:  # noqa: A00
     if as_json:
         output.print_json(found)
         return 0
-    from rich.console import Console  # noqa: PLC0415
-
     from sits.app.trace.screen import show  # noqa: PLC0415
 
-    width = None if sys.stdout.isatty() else output.WIDTH_PIPED
-    show(found, Console(highlight=False, width=width), every=every)
+    show(found, output.console(output.WIDTH_PIPED), every=every)
     return 0
 
 
@@ -131,7 +127,7 @@ def timeouts(since: int, engine: str | None, every: bool, store: Path, as_json: 
     """Join what callers got (our 502, 503 and 504 answers, spans of services that ended in an error) with the engine failure behind it.
 
     The failure is one of the same trace; a 503 because no engine was up is put down to the last failure of an engine of that model,
-    in whatever trace.  Exits with 1 when there is any.
+    in whatever trace, also one whose request was made good by another engine.  Exits with 1 when there is any.
     """
     from sits.app import output  # noqa: PLC0415
     from sits.app.trace.downstream import looked, show  # noqa: PLC0415
@@ -149,11 +145,13 @@ def timeouts(since: int, engine: str | None, every: bool, store: Path, as_json: 
 def _print(rows: Iterable[Mapping[str, Any]], as_json: bool) -> None:
     import msgspec  # noqa: PLC0415
 
+    from sits.core.plain_text import plain, plain_json  # noqa: PLC0415
     from sits.telemetry.logs import as_text  # noqa: PLC0415
 
     for row in rows:
         if as_json:
-            click.echo(row["line"])
+            click.echo(plain_json(row["line"]))
         else:
             facts = msgspec.json.decode(row["line"])
-            click.echo(f"{facts['time']}  {facts.get('process', ''):<10}  {as_text(facts)}")
+            head = plain(f"{facts['time']}  {facts.get('process', ''):<10}")
+            click.echo(f"{head}  {as_text(facts)}")

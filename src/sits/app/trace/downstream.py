@@ -3,17 +3,21 @@
 Rules: the join is the store's named query `upstream_failures`; here its rows are counted by engine, failure and what was got, the most
 frequent first, each with when it was first and last and with traces to look at.
 
-Deliberately absent: failures that nobody downstream noticed (a retry that went well).
+A first try that was made good elsewhere is no answer, but may have closed the engine that later answers lacked; then it is told as such.
+In a pipe a row is one line, however long.
+
+Deliberately absent: failures that nobody downstream noticed (a retry that went well and closed nothing).
 """
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from sits.app import output
 from sits.core.ports import World
 from sits.telemetry.logs import rfc3339
+from sits.telemetry.secrets import text_without_secrets
 from sits.telemetry.store import DuckStore
 
 EXAMPLES = 3
@@ -21,6 +25,7 @@ _WORDS = {
     "itself": "the answer itself",
     "trace": "same trace",
     "breaker": "engine closed after it",
+    "mended": "engine closed after a retried try",
 }
 
 
@@ -66,10 +71,10 @@ def looked(store: Path, world: World, since_ns: int, engine: str | None) -> Look
         rows = opened.scan("upstream_failures", since_wall_ns=world.wall_ns() - since_ns, engine=engine)
     answers = tuple(
         Answer(
-            what=str(row["detail"]),
+            what=text_without_secrets(row["detail"]),
             wall_ns=int(row["wall_ns"]),
             **{
-                name: str(row[name])
+                name: text_without_secrets(row[name])
                 for name in (
                     "trace_id",
                     "service",
@@ -109,10 +114,9 @@ def _counted(group: Sequence[Answer]) -> Counted:
 
 def show(found: Looked, *, every: bool) -> None:
     """Print it as a table."""
-    from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
-    console = Console(highlight=False)
+    console = output.console()
     if not found.answers:
         console.print("no answer of that time came from an engine failure")
         return
@@ -121,29 +125,32 @@ def show(found: Looked, *, every: bool) -> None:
         table.add_column(name, justify="right" if name == "n" else "left", overflow="fold")
     for one in found.counts:
         table.add_row(
-            one.engine,
-            one.cause,
-            one.service,
-            one.got,
+            output.shown(one.engine),
+            output.shown(one.cause),
+            output.shown(one.service),
+            output.shown(one.got),
             _WORDS.get(one.how, one.how),
             f"{one.count:,}",
             _clock(one.first_wall_ns),
             _clock(one.last_wall_ns),
-            " ".join(trace[:12] for trace in one.traces),
+            " ".join(output.shown(trace[:12]) for trace in one.traces),
         )
     console.print(table)
     if every:
         console.print()
-        lines: list[Any] = [
-            f"{rfc3339(one.wall_ns)}  {one.trace_id}  {one.service} got {one.got} ({one.what})"
-            f"  <- {one.engine} {one.cause}"
-            + (f" of trace {one.cause_trace_id}" if one.cause_trace_id != one.trace_id else "")
-            for one in found.answers
-        ]
-        for line in lines:
-            console.print(line, markup=False, soft_wrap=True)
+        for answer in found.answers:
+            console.print(output.shown(_line(answer)), soft_wrap=True)
     else:
         console.print("\n`sitsctl trace` shows one of the traces; times are UTC")
+
+
+def _line(one: Answer) -> str:
+    because = f" of trace {one.cause_trace_id}" if one.cause_trace_id != one.trace_id else ""
+    mended = ", retried elsewhere" if one.how == "mended" else ""
+    return (
+        f"{rfc3339(one.wall_ns)}  {one.trace_id}  {one.service} got {one.got} ({one.what})"
+        f"  <- {one.engine} {one.cause}{mended}{because}"
+    )
 
 
 def _clock(wall_ns: int) -> str:

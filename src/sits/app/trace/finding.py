@@ -23,7 +23,7 @@ from sits.core.units import MS, SECOND
 from sits.diagnose.decompose import stage_between
 from sits.telemetry.joining import Source, completed
 from sits.telemetry.logs import rfc3339
-from sits.telemetry.secrets import without_secrets
+from sits.telemetry.secrets import text_without_secrets, without_secrets
 from sits.telemetry.store import DuckStore
 
 DIGITS_MIN = 6
@@ -182,7 +182,7 @@ def asked_of(row: Row, decision: Card | None, undecided: str) -> Asked:
         for a, b in itertools.pairwise(seen)
     )
     texts: Row = {
-        name: str(row[name] or "")
+        name: text_without_secrets(row[name] or "")
         for name in ("id", "tenant", "model", "adapter", "engine", "arm", "outcome", "detail")
     }
     counts: Row = {
@@ -221,12 +221,12 @@ def _other(row: Row) -> Other:
     return Other(
         span_id=str(row["span_id"]),
         parent_id=str(row["parent_id"] or ""),
-        service=str(row["service"] or ""),
-        name=without_secrets("", str(row["name"])),
+        service=text_without_secrets(row["service"] or ""),
+        name=text_without_secrets(row["name"]),
         kind=str(row["kind"] or "").lower(),
         start_wall_ns=int(row["start_wall_ns"]),
         ms=(int(row["end_wall_ns"]) - int(row["start_wall_ns"])) / MS,
-        status=without_secrets("", str(row["status"] or "")),
+        status=text_without_secrets(row["status"] or ""),
         attributes=without_secrets("", msgspec.json.decode(row["attributes"])) if row["attributes"] else {},
     )
 

@@ -17,6 +17,7 @@ Deliberately absent: finding it (`finding`).
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sits.app.output import shown
 from sits.app.trace.finding import Asked, Found, Other, Sighting, Stage
 from sits.core.plain_text import plain
 from sits.core.units import MS
@@ -56,12 +57,13 @@ def show(found: Found, console: "Console", *, every: bool = False) -> None:
 
     spans = f", {len(found.spans)} spans of others" if found.spans else ""
     count = len(found.requests)
-    console.print(f"trace [bold]{found.trace_id}[/bold]  {count} request{'' if count == 1 else 's'}{spans}")
+    counted = f"  {count} request{'' if count == 1 else 's'}{spans}"
+    console.print(Text.assemble("trace ", (shown(found.trace_id), "bold"), counted))
     if len(tree := lines_of(found)) > 1:
-        shown = tree if every else tree[:LINES_MAX]
-        _picture(shown, console)
-        if len(tree) > len(shown):
-            console.print(f"  and {len(tree) - len(shown):,} more; --all shows them")
+        some = tree if every else tree[:LINES_MAX]
+        _picture(some, console)
+        if len(tree) > len(some):
+            console.print(f"  and {len(tree) - len(some):,} more; --all shows them")
     for asked in found.requests[: None if every else REQUESTS_MAX]:
         _header(asked, console)
         _picture(stage_lines(asked, every=every), console)
@@ -70,11 +72,9 @@ def show(found: Found, console: "Console", *, every: bool = False) -> None:
     for sighting in found.sightings[: None if every else REQUESTS_MAX]:
         _sighted(sighting, console)
     if found.logs:
-        console.print("\n[bold]log[/bold]")
+        console.print("\nlog", style="bold")
         for line in found.logs[: None if every else LINES_MAX]:
-            console.print(
-                Text(f"  {plain(str(line.get('time', '')))}  {line.get('level', ''):<8}{_said(line)}")
-            )
+            console.print(Text(plain(f"  {line.get('time', '')}  {line.get('level', ''):<8}{_said(line)}")))
     for asked in found.requests[: None if every else REQUESTS_MAX]:
         _decided(asked, console, several=count > 1)
 
@@ -84,17 +84,17 @@ def _header(asked: Asked, console: "Console") -> None:
 
     end = Text.assemble(
         ("request ", ""),
-        (asked.id, "bold"),
+        (shown(asked.id), "bold"),
         "  ",
-        (f"{asked.outcome} {asked.status}", _ENDS.get(asked.outcome, "")),
-        f"  {plain(asked.detail)}" if asked.detail else "",
+        (shown(f"{asked.outcome} {asked.status}"), _ENDS.get(asked.outcome, "")),
+        f"  {shown(asked.detail)}" if asked.detail else "",
     )
     console.print(end)
     who = [asked.tenant or "anonymous", f"asked {asked.model}"]
     who += [f"adapter {asked.adapter}"] * bool(asked.adapter)
     who += [f"engine {asked.engine}" if asked.engine else "no engine"]
     who += [f"arm {asked.arm}"] * bool(asked.arm)
-    console.print(Text(plain(f"  {rfc3339(asked.start_wall_ns)}  {' · '.join(who)}")))
+    console.print(Text(f"  {rfc3339(asked.start_wall_ns)}  {' · '.join(map(shown, who))}"))
     tokens = [f"{asked.prompt_tokens:,} prompt tokens ({asked.cached_tokens:,} cached)"]
     tokens += [f"{asked.output_tokens:,} output tokens"]
     tokens += [f"preempted {asked.preemptions} times"] * bool(asked.preemptions)
@@ -205,11 +205,11 @@ def _picture(lines: list[Line], console: "Console") -> None:
     for line, name in zip(lines, names, strict=True):
         bar = Text(drawn(line.start_ms, line.ms, whole, width), style=line.style)
         table.add_row(
-            Text(plain(name)),
+            Text(shown(name)),
             bar,
             f"{line.start_ms:,.1f}",
             f"{line.ms:,.2f}",
-            Text(plain(line.note)),
+            Text(shown(line.note)),
         )
     console.print()
     console.print(table)
@@ -244,22 +244,22 @@ def _sighted(sighting: Sighting, console: "Console") -> None:
 def _decided(asked: Asked, console: "Console", *, several: bool) -> None:
     from rich.text import Text  # noqa: PLC0415
 
-    console.print(f"\n[bold]decided[/bold]{'  ' + asked.id if several else ''}")
+    console.print(Text.assemble("\n", ("decided", "bold"), f"  {shown(asked.id)}" if several else ""))
     card = asked.decision
     if card is None:
-        console.print(Text(plain(f"  {asked.undecided}")))
+        console.print(Text(shown(f"  {asked.undecided}")))
         return
     for name, value in card.facts:
         if name in ("route", "arm", "unit", "cache", "quota", "configuration"):
-            console.print(Text(plain(f"  {name}: {value}")))
+            console.print(Text(f"  {name}: {shown(value)}"))
     for decision in card.decisions:
-        console.print(Text(plain(f"  {decision.policy}: {decision.outcome} {decision.choice}").rstrip()))
-    console.print(Text(plain(f"  {card.verdict}")))
+        console.print(Text(shown(f"  {decision.policy}: {decision.outcome} {decision.choice}").rstrip()))
+    console.print(Text(shown(f"  {card.verdict}")))
 
 
 def _said(line: Mapping[str, Any]) -> str:
     more = "  ".join(f"{name}={value}" for name, value in line.items() if name not in ALWAYS)
-    return plain(f"{line.get('event', '')}  {more}").rstrip()
+    return f"{line.get('event', '')}  {more}".rstrip()
 
 
 def _ms(value: float | None) -> str:

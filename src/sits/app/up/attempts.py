@@ -11,9 +11,7 @@ Deliberately absent: attempts that ended the request: its row has them.
 from sits.core.ports import World
 from sits.core.units import SECOND
 from sits.telemetry.log_bounds import Bounds, Suppressed
-from sits.telemetry.logs import Say
-
-ATTEMPT = "attempt failed: "
+from sits.telemetry.logs import ATTEMPT, Say
 
 
 class Attempts:

@@ -19,13 +19,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from sits.app.up.attempts import ATTEMPT
 from sits.core.breakpoints import API_RECV, POINT_COUNT, SENT
 from sits.core.ports import World
 from sits.core.units import MS, SECOND
 from sits.gateway.shared import OPEN_NS, Shared, column
 from sits.telemetry.log_bounds import Bounds, Suppressed
-from sits.telemetry.logs import Say
+from sits.telemetry.logs import ATTEMPT, Say
 from sits.telemetry.packing import KIND, Packed
 from sits.telemetry.recorder import OWN_TEXTS
 
