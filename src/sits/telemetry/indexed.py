@@ -189,6 +189,3 @@ QUICK: Mapping[str, Callable[[Window], list[dict[str, Any]] | None]] = {
     "slow_e2e_stages": _slow("e2e"),
 }
 """Queries answered from a window; None when the indexes do not suffice."""
-
-LOOKUPS: Mapping[str, tuple[str, str]] = {"trace": ("trace_id", "trace_id"), "request": ("id", "id")}
-"""Queries for single rows: the lookup, and the parameter that holds what is looked up."""

@@ -7,19 +7,17 @@ head          what follows, as JSON: rows, first and last wall_ns, groups (run, 
 durations     by group: every stage, ttft and e2e of completed requests in ascending order (`telemetry.ordered`)
 sums          by group and metric: how many requests, and the sums of the whole and of each stage
 slowest       by group and metric: whole and stages of the slowest 3 %, so that any window's slowest 1 % are nearly always among them
-lookups       CRC-32 of trace id and of id, ascending, each with its row's number
 ```
 It may be deleted at any time: answers stay the same and take longer.  It is made once an hour is over (`telemetry.tending`), of parts with
 at least `WORTH` rows.
 
 Rules: a time that is not seen, or negative, is -1 and in none of the pieces; whole and stages are those of `telemetry.stage_queries`.
-What was written is never changed.  Deliberately absent: questions (`telemetry.indexed`).
+What was written is never changed.  Deliberately absent: questions (`telemetry.indexed`), and where single rows are (`telemetry.lookups`).
 """
 
 # ruff: noqa: S608 - only our own column names and quoted file names are put into SQL
 
 import struct
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,8 +38,6 @@ METRICS: dict[str, int] = {TTFT: FIRST_TOKEN, E2E: SENT}
 """Metric, and how many stages it is made of."""
 
 _MAGIC = b"SITSIDX1"
-_FETCHED = 50_000
-
 Group = tuple[str, str, str]
 
 
@@ -58,8 +54,6 @@ class Head(msgspec.Struct, frozen=True):
     """By metric and group: requests, ns of the whole, ns of each stage."""
     slowest: dict[str, list[tuple[int, int]]]
     """By metric and group: offset and how many rows of (whole, stages...) in descending order of the whole."""
-    lookups: dict[str, int]
-    """By column: offset of `rows` hashes (ascending), and then as many row numbers."""
 
 
 def index_of(part: Path) -> Path:
@@ -88,7 +82,7 @@ class _Maker:
         sums, slowest = {}, {}
         for metric in METRICS:
             sums[metric], slowest[metric] = self._metric(metric, *wholes[metric])
-        head = Head(rows, first or 0, last or 0, groups, durations, sums, slowest, self._lookups())
+        head = Head(rows, first or 0, last or 0, groups, durations, sums, slowest)
         text = msgspec.json.encode(head)
         text += b" " * (-len(text) % 8)
         return _MAGIC + struct.pack("<Q", len(text)) + text + b"".join(self._pieces)
@@ -166,28 +160,6 @@ class _Maker:
         ordered: np.ndarray = rows[np.argsort(-whole[rows], kind="stable")]
         return ordered
 
-    def _lookups(self) -> dict[str, int]:
-        answer = self._db.execute(f"SELECT id, coalesce(nullif(trace_id, ''), id) FROM {self._with_trace()}")
-        hashes: list[list[int]] = [[], []]
-        while batch := answer.fetchmany(_FETCHED):
-            for column, told in zip(hashes, zip(*batch, strict=True), strict=True):
-                column.append(np.array([hash_of(text) for text in told], dtype="<u4"))  # type: ignore[arg-type]
-        found = {}
-        for name, column in zip(("id", "trace_id"), hashes, strict=True):
-            values = np.concatenate(column) if column else np.empty(0, dtype="<u4")
-            order = np.argsort(values, kind="stable").astype("<u4")
-            found[name] = self._put(values[order].tobytes() + order.tobytes())
-        return found
-
-    def _with_trace(self) -> str:
-        names = {row[0] for row in self._db.execute(f"DESCRIBE SELECT * FROM {self._read}").fetchall()}
-        return self._read if "trace_id" in names else f"(SELECT id, '' AS trace_id FROM {self._read})"
-
-
-def hash_of(text: str) -> int:
-    """What a lookup knows of a text (32 bits)."""
-    return zlib.crc32(text.encode("utf-8", "replace"))
-
 
 class Index:
     """An index that is open: the file is mapped, and read where it is asked.
@@ -225,12 +197,3 @@ class Index:
         width = 1 + METRICS[metric]
         start = self._base + offset
         return self._data[start : start + 8 * n * width].view("<i8").reshape(n, width)
-
-    def rows_of(self, column: str, text: str) -> list[int]:
-        """Numbers of the rows that may have this text (all that have it are among them)."""
-        start, n = self._base + self.head.lookups[column], self.head.rows
-        hashes = self._data[start : start + 4 * n].view("<u4")
-        wanted = np.uint32(hash_of(text))
-        first, last = np.searchsorted(hashes, wanted, "left"), np.searchsorted(hashes, wanted, "right")
-        rows = self._data[start + 4 * n : start + 8 * n].view("<u4")
-        return sorted(rows[first:last].tolist())

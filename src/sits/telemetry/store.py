@@ -26,9 +26,10 @@ import numpy as np
 from sits.core.errors import BugError
 from sits.core.ports import World
 from sits.telemetry.dialects import PARAMETER
-from sits.telemetry.duck import StoreError, arrays, connect, empty_table, failure, picked, quoted, rows_from
+from sits.telemetry.duck import StoreError, arrays, connect, empty_table, failure, quoted, rows_from
 from sits.telemetry.durable import deleted, sync
-from sits.telemetry.indexed import LOOKUPS, QUICK, Indexes, window
+from sits.telemetry.indexed import QUICK, Indexes, window
+from sits.telemetry.narrowing import NARROWED, Picked
 from sits.telemetry.parts import (
     FLUSH_ROWS,
     TEMPORARY,
@@ -87,6 +88,7 @@ class DuckStore:
         self._indexes = Indexes()
         self._lock = threading.RLock()
         self._db = connect(threads)
+        self._picked = Picked(self._db)
         self._failure = failure()
         self._pending = dict.fromkeys(TABLES, 0)
         for table in TABLES:
@@ -233,11 +235,9 @@ class DuckStore:
         while True:
             files = {table: self._files(table) for table in tables_of(query)}
             try:
-                for table, listed in files.items():
-                    if table == "requests" and query in LOOKUPS:
-                        self._narrow(query, listed, values)
-                    else:
-                        self._view(table, listed)
+                narrowed = NARROWED.get(query, {})
+                for table in [*narrowed, *(files.keys() - narrowed)]:
+                    self._view(table, *self._picked.of(table, files[table], narrowed.get(table, ()), values))
                 return take(self._db.execute(QUERIES[query], values))
             except self._failure as error:
                 if not all(Path(file).exists() for listed in files.values() for file in listed):
@@ -274,21 +274,10 @@ class DuckStore:
         except OSError as error:
             raise StoreError(f"the store cannot be read: {error}", hint="is it ours to read?") from error
 
-    def _narrow(self, query: str, files: Sequence[str], values: Mapping[str, Any]) -> None:
-        """Make `requests` of what may hold the rows that are looked up."""
-        column, parameter = LOOKUPS[query]
-        indexes = self._indexes.of(list(map(Path, files)))
-        rows = {str(part): index.rows_of(column, values[parameter] or "") for part, index in indexes.items()}
-        rest = [file for file in files if file not in rows]
-        pieces = [picked(file, numbers) for file, numbers in rows.items() if numbers]
+    def _view(self, table: str, files: Sequence[str], beside: Sequence[str] = ()) -> None:
+        """(Re)make the view `table`: what is pending, what `files` hold, and what the selects `beside` give."""
         self._db.execute(
-            f"CREATE OR REPLACE TEMP VIEW requests AS {rows_from('pending_requests', 'requests', rest, pieces)}"
-        )
-
-    def _view(self, table: str, files: Sequence[str]) -> None:
-        """(Re)make the view `table`: what `files` hold and what is pending."""
-        self._db.execute(
-            f"CREATE OR REPLACE TEMP VIEW {table} AS {rows_from(f'pending_{table}', table, files)}"
+            f"CREATE OR REPLACE TEMP VIEW {table} AS {rows_from(f'pending_{table}', table, files, beside)}"
         )
 
     def _write(self, select: str, directory: Path, first: int, last: int, told: str = "") -> None:

@@ -14,13 +14,16 @@ Deliberately absent: when it is done, and retention.
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sits.core.ports import World
+from sits.telemetry import indexes, lookups
 from sits.telemetry.duck import connect, failure, quoted
 from sits.telemetry.durable import sync
-from sits.telemetry.indexes import WORTH, index_of, made
+from sits.telemetry.indexes import WORTH, index_of
+from sits.telemetry.lookups import KEYS, lookup_of
 from sits.telemetry.parts import (
     FLUSH_ROWS,
     TEMPORARY,
@@ -40,7 +43,7 @@ ROW_GROUP = 8192
 
 
 class Tended(NamedTuple):
-    """What was done: files merged away from now on, indexes made, and what could not be done."""
+    """What was done: files merged away from now on, files that an index or a lookup was made of, and what could not be done."""
 
     merged: int
     indexed: int
@@ -62,8 +65,7 @@ def tend(path: Path, world: World | None = None, *, grace_ns: int = 60 * 10**9, 
                 try:
                     for parts in runs(current(parts_in(hour))):
                         merged += _merge(db, hour, parts)
-                    if table == "requests":
-                        indexed += sum(_index(db, part, worth) for part in current(parts_in(hour)))
+                    indexed += sum(_index(db, table, part, worth) for part in current(parts_in(hour)))
                 except (OSError, failure()) as error:
                     troubles.append(f"{hour}: {error}")
                 _sweep(hour, now_ns - grace_ns)
@@ -97,17 +99,25 @@ def _flush_rows(db: Any, part: Part) -> str:
     return told[0].decode() if told else ""
 
 
-def _index(db: Any, part: Part, worth: int) -> bool:
-    path = index_of(part.path)
-    if path.exists():
+def _index(db: Any, table: str, part: Part, worth: int) -> bool:
+    """Make what is worth it and not there yet: the index of requests, the lookup of whatever is looked up; whether anything was."""
+    wanted: list[tuple[Path, int, Callable[[], bytes]]] = []
+    if table == "requests":
+        wanted.append((index_of(part.path), worth, lambda: indexes.made(db, part.path)))
+    if table in KEYS:
+        wanted.append(
+            (lookup_of(part.path), min(worth, lookups.WORTH), lambda: lookups.made(db, part.path, table))
+        )
+    wanted = [one for one in wanted if not one[0].exists()]
+    if not wanted:
         return False
     rows = db.execute(f"SELECT num_rows FROM parquet_file_metadata({quoted(str(part.path))})").fetchone()[0]
-    if rows < worth:
-        return False
-    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
-    temporary.write_bytes(made(db, part.path))
-    _appear(temporary, path)
-    return True
+    wanted = [one for one in wanted if rows >= one[1]]
+    for path, _, make in wanted:
+        temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
+        temporary.write_bytes(make())
+        _appear(temporary, path)
+    return bool(wanted)
 
 
 def _appear(temporary: Path, path: Path) -> None:
@@ -126,9 +136,9 @@ def _sweep(hour: Path, before_ns: int) -> None:
         wider = next((one for one in live if one != part and one.contains(part)), None)
         if wider is not None and wider.path.stat().st_mtime_ns < before_ns:
             part.path.unlink(missing_ok=True)
-    names = {index_of(part.path).name for part in live}
+    names = {of(part.path).name for part in live for of in (index_of, lookup_of)}
     for entry in hour.iterdir():
-        stale = entry.name.startswith("index-") and entry.name not in names
+        stale = entry.name.startswith(("index-", "lookup-")) and entry.name not in names
         if (stale or entry.name.startswith(TEMPORARY)) and entry.stat().st_mtime_ns < before_ns:
             entry.unlink(missing_ok=True)
 
