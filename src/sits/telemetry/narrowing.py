@@ -74,12 +74,12 @@ class Picked:
 
     def of(
         self, table: str, files: Sequence[str], keys: Sequence[Key], values: Mapping[str, Any]
-    ) -> tuple[Sequence[str], Sequence[str]]:
-        """Files to be read whole, and selects of what was picked from the others."""
+    ) -> tuple[Sequence[str], str]:
+        """Files to be read whole, and the table of what was picked from the others (none: '')."""
         lookups = self._lookups.of(table, list(map(Path, files))) if keys else {}
         wanted = self._ranges(keys, values) if lookups else None
         if not wanted:
-            return files, ()
+            return files, ""
         found = {part: _rows(lookup, wanted) for part, lookup in lookups.items()}
         rows = {str(part): numbers for part, numbers in found.items() if numbers is not None}
         pieces = [picked(part, numbers) for part, numbers in rows.items() if numbers]
@@ -88,8 +88,7 @@ class Picked:
             told = rows_from(f"(FROM pending_{table} LIMIT 0)", table, [], pieces)
             self._db.execute(f"CREATE OR REPLACE TEMP TABLE picked_{table} AS {told}")
             self._kept[table] = pieces
-        beside = [f"SELECT * FROM picked_{table}"] if pieces else []  # noqa: S608 - our own name
-        return [file for file in files if file not in rows], beside
+        return [file for file in files if file not in rows], f"picked_{table}" if pieces else ""
 
     def _ranges(self, keys: Sequence[Key], values: Mapping[str, Any]) -> Wanted | None:
         """By column, the ranges of keys that are looked for; None when that is no help."""

@@ -274,10 +274,12 @@ class DuckStore:
         except OSError as error:
             raise StoreError(f"the store cannot be read: {error}", hint="is it ours to read?") from error
 
-    def _view(self, table: str, files: Sequence[str], beside: Sequence[str] = ()) -> None:
-        """(Re)make the view `table`: what is pending, what `files` hold, and what the selects `beside` give."""
+    def _view(self, table: str, files: Sequence[str], beside: str = "") -> None:
+        """(Re)make the view `table`: what is pending, what `files` hold, and what is in the table `beside`."""
+        pending = f"pending_{table}"
+        also = [f"SELECT * FROM {pending}"] if beside and self._pending[table] else []
         self._db.execute(
-            f"CREATE OR REPLACE TEMP VIEW {table} AS {rows_from(f'pending_{table}', table, files, beside)}"
+            f"CREATE OR REPLACE TEMP VIEW {table} AS {rows_from(beside or pending, table, files, also)}"
         )
 
     def _write(self, select: str, directory: Path, first: int, last: int, told: str = "") -> None:
