@@ -1,5 +1,6 @@
 """The board under odd questions: an answer in our words, never a trace, a script, a file of somebody else's, or an answer that is kept."""
 
+import asyncio
 import json
 import urllib.error
 import urllib.request
@@ -9,6 +10,9 @@ import pytest
 
 from board_rows import row, stored
 from board_served import house_of, serving
+from sits.app.board.room import WAITING_MAX, Desk
+from sits.core.errors import BugError, CapacityError
+from sits.telemetry.duck import StoreError
 from sits.telemetry.store import DuckStore
 from sits.world import RealWorld
 
@@ -134,3 +138,34 @@ def test_many_ask_at_once_and_all_are_answered(board):
     asks = [f"{board[0]}api/overview?engine=e{i % 40}&window={w}" for i in range(12) for w in ("15m", "24h")]
     with ThreadPoolExecutor(16) as threads:
         assert {status for status, _, _ in threads.map(asked, asks)} == {200}
+
+
+async def _asked(house, *makers):
+    desk, told = Desk(), []
+    for one in await asyncio.gather(*(desk.ask(house, make) for make in makers), return_exceptions=True):
+        told.append(one)
+    desk.close()
+    return told
+
+
+def test_what_nobody_foresaw_is_told_as_an_error_and_said_once(tmp_path):
+    said = []
+    house = house_of(tmp_path / "store")
+    house.say = said.append
+
+    def odd(_):
+        raise KeyError("p99")
+
+    def gone(_):
+        raise PermissionError(13, "Permission denied")
+
+    told = asyncio.run(_asked(house, odd, odd, gone))
+    assert [type(one) for one in told] == [BugError, BugError, StoreError]
+    assert "Permission denied" in str(told[2])
+    assert len(said) == 2
+    assert "KeyError: 'p99' (test_app_board_attacked.py:" in said[0]
+
+
+def test_so_many_questions_may_wait(tmp_path):
+    told = asyncio.run(_asked(house_of(tmp_path / "store"), *[lambda _: 1] * (WAITING_MAX + 2)))
+    assert [type(one) for one in told] == [bytes] * WAITING_MAX + [CapacityError] * 2

@@ -103,3 +103,22 @@ def test_there_is_room_for_so_many():
     assert not streams.full
     streams.clients.add(Client())
     assert streams.full
+
+
+def test_places_are_taken_at_once_and_not_when_the_stream_begins():
+    async def main():
+        streams = Streams()
+        answers = [Streaming(streams, []) for _ in range(stream.CLIENTS_MAX)]
+        assert streams.full
+
+        async def gone():
+            return {"type": "http.disconnect"}
+
+        async def send(_):
+            await never()
+
+        for answer in answers:
+            await answer({}, gone, send)
+        assert streams.clients == set()
+
+    asyncio.run(main())

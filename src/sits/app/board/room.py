@@ -15,6 +15,7 @@ import asyncio
 import base64
 import hashlib
 import re
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -35,8 +36,9 @@ from sits.app.shift import board as shift_board
 from sits.app.up.door import COOKIE
 from sits.app.up.generation import Generation
 from sits.app.up.rooms import House, Room
-from sits.core.errors import CapacityError, SitsError, UnknownError
+from sits.core.errors import BugError, CapacityError, SitsError, UnknownError
 from sits.core.units import MS, SECOND
+from sits.telemetry.duck import StoreError
 from sits.telemetry.minute_parts import MinuteParts
 from sits.telemetry.store import DuckStore
 
@@ -54,8 +56,14 @@ DEAR = frozenset({"requests", "request", "tail", "matrix"})
 """Figures of single requests, of which there may be millions."""
 
 PULSE_S, FLEET_S, BURN_S = 1.0, 2.0, 20.0
+STORE_HINT = (
+    "see that the directory is there and may be read; what is recorded meanwhile is not lost by a look"
+)
 KEPT = 128
 """Answers that are kept for who asks the same."""
+
+WAITING_MAX = 64
+"""Questions that wait at a desk; each may take seconds."""
 
 THREADS = 2
 """Of DuckDB: the process is niced, traffic comes first."""
@@ -237,14 +245,47 @@ class Desk:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "board")
         self._store: DuckStore | None = None
+        self._waiting = 0
+        self._told = ""
 
     async def ask(self, house: House, make: Callable[[DuckStore], Any]) -> bytes:
-        """What `make` makes of the store, as JSON."""
+        """What `make` makes of the store, as JSON.
+
+        Raises:
+            CapacityError: too many wait already.  StoreError: the store cannot be read.
+
+        """
 
         def work() -> bytes:
-            return msgspec.json.encode(make(self._opened(house)))
+            try:
+                return msgspec.json.encode(make(self._opened(house)))
+            except SitsError:
+                raise
+            except Exception as error:  # a stream goes on after a bug, and who looks is told
+                raise self._odd(house, error) from error
 
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        if self._waiting >= WAITING_MAX:
+            raise CapacityError(
+                f"{self._waiting} questions wait for the store already",
+                code="too_many_questions",
+                hint="ask again in some seconds, or for a shorter window",
+            )
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        finally:
+            self._waiting -= 1
+
+    def _odd(self, house: House, error: Exception) -> SitsError:
+        """What nobody foresaw, as an error; told once, not at each look."""
+        told = f"{type(error).__name__}: {error}"
+        if told != self._told:
+            self._told = told
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            house.say(f"board: {told} ({where.filename.rpartition('/')[2]}:{where.lineno})")
+        if isinstance(error, OSError):
+            return StoreError(f"{house.store} cannot be read: {error.strerror or error}", hint=STORE_HINT)
+        return BugError(f"these figures could not be made: {told}", code="bug", hint="report it, please")
 
     def warm(self, house: House) -> None:
         """Open the store and ask it something, in the thread; what goes wrong is told to who asks next."""

@@ -135,10 +135,14 @@ class Streams:
         for client in self.clients:
             client.end()
 
-    async def serve(self, feeds: list[Feed], send: "Send") -> None:
-        """One stream, until it ends; whoever asks looks first whether they are `full`."""
+    def place(self) -> Client:
+        """Room for one more, taken at once; whoever asks looks first whether they are `full`."""
         client = Client()
         self.clients.add(client)
+        return client
+
+    async def serve(self, client: Client, feeds: list[Feed], send: "Send") -> None:
+        """One stream, until it ends."""
         try:
             await send(
                 {
@@ -159,7 +163,6 @@ class Streams:
         except TimeoutError:
             self.dropped += 1
         finally:
-            self.clients.discard(client)
             for feed in feeds:
                 feed.leave(client)
 
@@ -175,15 +178,19 @@ class Streaming:
     def __init__(self, streams: Streams, feeds: list[Feed]) -> None:
         self._streams = streams
         self._feeds = feeds
+        self._client = streams.place()
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Serve it until it ends or the browser leaves."""
-        serving = asyncio.create_task(self._streams.serve(self._feeds, send))
+        serving = asyncio.create_task(self._streams.serve(self._client, self._feeds, send))
         leaving = asyncio.create_task(_left(receive))
-        await asyncio.wait((serving, leaving), return_when=asyncio.FIRST_COMPLETED)
-        leaving.cancel()
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
+        try:
+            await asyncio.wait((serving, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+            self._streams.clients.discard(self._client)
 
 
 async def _left(receive: "Receive") -> None:

@@ -17,11 +17,10 @@ import contextlib
 import functools
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -31,6 +30,7 @@ from sits.app.up.door import Door, with_headers
 from sits.app.up.generation import Generation, unpack
 from sits.app.up.link import Link
 from sits.app.up.rooms import House, Room, rooms_of
+from sits.app.up.serving import Served
 from sits.core.errors import SitsError
 from sits.core.ports import World
 from sits.gateway.shared import Shared
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 CLOSE_S = 3.0
 """How long rooms may take to close, all together; then the process ends without them."""
-
-HEAD_BYTES = 64 * 1024
 
 
 class Post(msgspec.Struct, frozen=True):
@@ -82,7 +80,7 @@ class Admin:
         self._door = Door(self.post.address, self.world)
         self._door.adopt(first)
         self._rooms = await self._started(rooms_of(self._house))
-        server = _Server(self._application(), lambda: supervisor.send("ready"))
+        server = Served(self._application(), lambda: supervisor.send("ready"))
         serving = asyncio.create_task(server.serve(list(self.post.listeners)))
         stopped = asyncio.create_task(stop.wait())
         await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -160,29 +158,3 @@ def _keep_line(loop: asyncio.AbstractEventLoop, keeper: Link, row: tuple[Any, ..
 
 async def _home(_: Request) -> Response:
     return RedirectResponse("/board/", 307)
-
-
-class _Server(uvicorn.Server):
-    """uvicorn on the loop that runs: signals are ours, and the start is told."""
-
-    def __init__(self, app: "ASGIApp", ready: Callable[[], Any]) -> None:
-        config = uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            ws="none",
-            server_header=False,
-            timeout_graceful_shutdown=1,
-            h11_max_incomplete_event_size=HEAD_BYTES,
-        )
-        super().__init__(config)
-        self._ready = ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._ready()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield

@@ -9,6 +9,7 @@ Rules:
   else; where the keys belong to several tenants that is refused, because each would see the others.
 - A login keeps the key here and gives the browser a random name for it, HttpOnly and SameSite=Strict: a key that is withdrawn, or may no
   longer, is out at the next look.  Logins end after `LOGIN_NS` and with this process.
+- Wrong keys are taken at a pace only (`app.up.guessing`), whether they come by the login's form or in a header.
 - What changes something must come from a page of ours: a request whose Origin is another host is refused.  Where no key is needed the Host
   must be a loopback name, so that no web site can reach us by giving its own name our address (DNS rebinding).
 - Every answer forbids scripts and styles that are not our files, frames, sniffing, and telling others where one came from.
@@ -17,6 +18,8 @@ Deliberately absent: roles within the pages; who may `admin` sees all of it.
 """
 
 import ipaddress
+import math
+from contextlib import suppress
 from functools import cache
 from html import escape
 from importlib import resources
@@ -24,11 +27,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, quote, urlsplit
 
 from starlette.datastructures import MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from sits.app.up.generation import Generation
+from sits.app.up.guessing import Guesses
 from sits.core.access_names import tenants_of
 from sits.core.errors import AccessError, AuthError, SitsError
 from sits.core.ports import World
@@ -72,6 +76,7 @@ class Door:
         self._world = world
         self._logins: dict[str, tuple[bytes, int]] = {}
         self._access: Access | None = None
+        self._guesses = Guesses(world)
 
     def adopt(self, new: Generation) -> None:
         """Judge by this configuration from now on; on a running loop."""
@@ -121,7 +126,7 @@ class Door:
 
         Raises:
             AuthError: nobody we know; AccessError: somebody who may not, or a page of somebody else's.
-            CapacityError: a token whose issuer's keys are not at hand yet.
+            CapacityError: a token whose issuer's keys are not at hand yet, or too many wrong keys before this one.
 
         """
         self._check_origin(request)
@@ -129,12 +134,22 @@ class Door:
         if self._access.open:
             self._check_local(request)
             return
-        authorization, api_key = request.headers.get("authorization"), request.headers.get("x-api-key")
-        if authorization is None and api_key is None:
-            secret = self._remembered(request.cookies.get(COOKIE, ""))
+        told = [request.headers.get(name) for name in ("authorization", "x-api-key")]
+        if told == [None, None]:  # a remembered key was right once: none is tried by this
+            self._check_secret(None, self._remembered(request.cookies.get(COOKIE, "")))
         else:
-            secret = None if api_key is None else api_key.encode("latin-1")
-        self._check_secret(None if authorization is None else authorization.encode("latin-1"), secret)
+            authorization, api_key = (None if one is None else one.encode("latin-1") for one in told)
+            self._try(request, authorization, api_key)
+
+    def _try(self, request: Request, authorization: bytes | None, secret: bytes | None) -> None:
+        """`_check_secret`, no faster than keys may be tried.  Raises RateLimitError as well."""
+        address = "" if request.client is None else request.client.host
+        self._guesses.may_try(address)
+        try:
+            self._check_secret(authorization, secret)
+        except AuthError as error:
+            self._guesses.was_wrong(address, error)
+            raise
 
     def _check_secret(self, authorization: bytes | None, secret: bytes | None) -> None:
         assert self._access is not None
@@ -186,9 +201,10 @@ class Door:
         try:
             self._check_origin(request)
             secret = await _key_of(request)
-            self._check_secret(None, secret or None)
+            self._try(request, None, secret or None)
         except SitsError as error:
-            return _login_page(f"{error.message[:1].upper()}{error.message[1:]}.", onward, error.status)
+            hint = f" {_sentence(error.hint)}" if error.retry_after_s else ""
+            return _waiting(_login_page(_sentence(error.message) + hint, onward, error.status), error)
         now_ns = self._world.now_ns()
         alive = [(name, held) for name, held in self._logins.items() if held[1] > now_ns]
         self._logins = dict(alive[-(LOGINS - 1) :])
@@ -220,7 +236,18 @@ class Door:
         if asks_page and isinstance(error, AuthError):
             return _login_page("", request.url.path, error.status)
         told = {"message": error.message, "type": error.kind, "code": error.code, "hint": error.hint}
-        return JSONResponse({"error": told}, error.status)
+        return _waiting(JSONResponse({"error": told}, error.status), error)
+
+
+def _waiting(answer: Response, error: SitsError) -> Response:
+    """The answer, with how long to wait where that is known."""
+    if error.retry_after_s:
+        answer.headers["retry-after"] = str(math.ceil(error.retry_after_s))
+    return answer
+
+
+def _sentence(text: str | None) -> str:
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 def _onward(request: Request) -> str:
@@ -233,10 +260,11 @@ def _onward(request: Request) -> str:
 async def _key_of(request: Request) -> bytes:
     """The key in a posted form; nothing where the form is none, or longer than a key can be."""
     body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > FORM_BYTES:
-            return b""
+    with suppress(ClientDisconnect):  # nobody is left to be told anything
+        async for part in request.stream():
+            body += part
+            if len(body) > FORM_BYTES:
+                return b""
     try:
         fields = parse_qs(body.decode("ascii"), max_num_fields=4)
     except ValueError:
