@@ -8,6 +8,7 @@ from test_report_browser import CHROMIUM
 from board_rows import MINUTE_NS, row, stored
 from board_served import house_of, in_flight, serving
 from chromium_driven import driven
+from sits.app.board import stream
 from sits.telemetry.store import DuckStore
 from sits.world import RealWorld, stream_generator
 
@@ -36,6 +37,12 @@ MEASURE = """(() => {
   }
   return {scroll: document.documentElement.scrollWidth, wide, met, faint, outside: document.querySelectorAll('[src^=http],link[href^=http]').length};
 })()"""
+
+
+HURRY = "(() => { const real = window.setTimeout; window.setTimeout = (work, ms) => real(work, Math.min(ms, 200)); })()"
+"""Makes the page's patience short."""
+
+SEEN = "(Object.defineProperty(document, 'hidden', {value: %s, configurable: true}), document.dispatchEvent(new Event('visibilitychange')))"
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +86,9 @@ def board(tmp_path_factory):
         yield url, room, house
 
 
-def opened(chromium, url, width=1440, scheme="light", until=DRAWN):
+def opened(chromium, url, width=1440, scheme="light", until=DRAWN, first=""):
     page = chromium.page()
+    page.tell("Page.addScriptToEvaluateOnNewDocument", source=first)
     page.size(width)
     page.scheme(scheme)
     page.open(url)
@@ -203,3 +211,48 @@ def test_empty_and_unreadable_stores(chromium, tmp_path):
         page = opened(chromium, url, until="document.querySelector('#trouble:not([hidden]) b')")
         assert "failed" in page.run("document.querySelector('#trouble').textContent")
         page.close()
+
+
+def test_it_says_that_nobody_answers_and_goes_on_when_somebody_does(chromium, board, monkeypatch):
+    monkeypatch.setattr(stream, "RETRY_MS", 50)
+    _, _, house = board
+    with serving(house) as (url, _):
+        port = int(url.split(":")[2].split("/")[0])
+        page = opened(chromium, url, first=HURRY)
+    page.until("document.querySelector('#trouble:not([hidden])')?.textContent.includes('does not answer')")
+    assert page.run("document.querySelector('#headline').textContent") != "Waiting for the first figures"
+    with serving(house, port) as (_, again):
+        page.until(
+            "document.querySelector('#trouble').hidden && document.querySelector('#chip').textContent === 'live'"
+        )
+        assert len(again._streams.clients) == 1
+        page.close()
+
+
+def test_a_stream_that_is_refused_says_why_and_is_tried_again(chromium, board):
+    _, _, house = board
+    with serving(house) as (url, room):
+        places = [room._streams.place() for _ in range(64)]
+        page = opened(chromium, url, until="document.documentElement.dataset.drawn", first=HURRY)
+        page.until(
+            "document.querySelector('#trouble:not([hidden])')?.textContent.includes('too many browsers')"
+        )
+        room._streams.clients.difference_update(places)
+        page.until(
+            "document.querySelector('#trouble').hidden && document.querySelector('#chip').textContent === 'live'"
+        )
+        page.close()
+
+
+def test_a_tab_that_nobody_sees_gives_its_stream_back(chromium, board):
+    url, room, house = board
+    page = opened(chromium, url, first=HURRY)
+    before = len(room._streams.clients)
+    page.run(SEEN % "true")
+    while len(room._streams.clients) == before:
+        continue
+    page.run(SEEN % "false")
+    in_flight(house, "a0", 77, 0)
+    page.until("document.querySelector('#inflight').textContent === '77'")
+    assert len(room._streams.clients) == before
+    page.close()

@@ -30,7 +30,7 @@ def test_a_key_is_typed_and_the_page_opens(tmp_path):
     with listening([inside, *door.routes()]) as url, driven(tmp_path) as wire:
         browser = wire.page()
         browser.size(390)
-        browser.tell("Page.navigate", url=f"{url}/page")
+        browser.tell("Page.navigate", url=f"{url}/page?window=24h&model=a%20b")
         browser.reached(
             "document.querySelector('#key') === document.activeElement && document.readyState === 'complete'"
         )
@@ -43,4 +43,5 @@ def test_a_key_is_typed_and_the_page_opens(tmp_path):
         browser.write("sits-aaaa-0123456789abc")
         browser.key("Enter")
         browser.reached("document.title === 'seen'")
+        assert browser.run("location.search") == "?window=24h&model=a%20b"
         assert [line for line in browser.console if "401" not in line] == []

@@ -141,9 +141,8 @@ def test_many_ask_at_once_and_all_are_answered(board):
 
 
 async def _asked(house, *makers):
-    desk, told = Desk(), []
-    for one in await asyncio.gather(*(desk.ask(house, make) for make in makers), return_exceptions=True):
-        told.append(one)
+    desk = Desk()
+    told = list(await asyncio.gather(*(desk.ask(house, make) for make in makers), return_exceptions=True))
     desk.close()
     return told
 

@@ -234,7 +234,8 @@ class Door:
     def _refusal(self, request: Request, error: SitsError) -> Response:
         asks_page = request.method == "GET" and "text/html" in request.headers.get("accept", "")
         if asks_page and isinstance(error, AuthError):
-            return _login_page("", request.url.path, error.status)
+            asked = request.url.query
+            return _login_page("", request.url.path + (f"?{asked}" if asked else ""), error.status)
         told = {"message": error.message, "type": error.kind, "code": error.code, "hint": error.hint}
         return _waiting(JSONResponse({"error": told}, error.status), error)
 

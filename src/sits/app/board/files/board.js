@@ -5,7 +5,8 @@ import {Chart, make} from './draw.js';
 const $ = id => document.getElementById(id);
 const form = $('look'), field = name => form.elements.namedItem(name);
 const DEAR_MS = {'15m': 5000, '1h': 10000, '6h': 30000, '24h': 60000, custom: 0};
-const LATE_MS = 12000;
+const LATE_MS = 12000, HIDDEN_MS = 10000;
+let retry = 0, hidden = 0, glance = 0, away = false;
 let stream = null, heardMs = 0, told = null, dear = 0, round = 0, shiftAt = 0, opener = '';
 const chart = new Chart($('chart'), $('reading'));
 $('chart').after(panels.latencyKey());
@@ -21,7 +22,9 @@ function local(ms) { const at = new Date(ms - new Date(ms).getTimezoneOffset() *
 
 class Refused extends Error {}
 async function ask(what, asked) {
-  const answer = await fetch(`api/${what}?${asked}`, {headers: {accept: 'application/json'}, cache: 'no-store'});
+  return read(await fetch(`api/${what}?${asked}`, {headers: {accept: 'application/json'}, cache: 'no-store'}));
+}
+async function read(answer) {
   if (answer.status === 401) { location.assign(`/login?next=${encodeURIComponent(location.pathname + location.search)}`); }
   const body = await answer.json();
   if (!answer.ok) throw new Refused(`${body.error.message}${body.error.hint ? `. ${body.error.hint}` : ''}`);
@@ -30,6 +33,11 @@ async function ask(what, asked) {
 function trouble(title, text) {
   $('trouble').hidden = !title;
   if (title) $('trouble').replaceChildren(make('b', {}, title), text || '');
+}
+
+function failure(title, error) {
+  const refused = error instanceof Refused;
+  trouble(refused ? title : 'The admin process does not answer', refused ? error.message : 'It is being started again, or the way there is broken; traffic does not pass there. This page tries again by itself, and what is shown is the last that was known.');
 }
 
 function overview(next) {
@@ -49,7 +57,7 @@ async function dearer(mine) {
       const one = await ask(what, look());
       if (mine !== round) return;
       show(one);
-    } catch (error) { if (mine !== round) return; trouble(`The ${what} could not be found`, error.message); }
+    } catch (error) { if (mine !== round) return; failure(`The ${what} could not be found`, error); }
   }
   const pause = DEAR_MS[field('window').value];
   if (pause) dear = setTimeout(() => dearer(mine), pause);
@@ -60,8 +68,43 @@ function fresh() {
   chip.className = `chip ${kind}`;
   if (chip.textContent !== text) chip.textContent = text;
   $('main').classList.toggle('old', kind === 'stale');
+  const title = document.title.replace(/^\(no news\) /, ''), shown = kind === 'stale' ? `(no news) ${title}` : title;
+  if (document.title !== shown) document.title = shown;
 }
 const period = () => ({'6h': 10, '24h': 25}[field('window').value] || 2);
+
+// A browser takes a broken stream up again by itself, but not one that was refused: then it is asked why, and tried again.
+function listen(mine, asked) {
+  if (stream) stream.close();
+  clearTimeout(retry);
+  const mineToo = stream = new EventSource(`events?${asked}`), again = () => { if (mine === round && stream === mineToo) listen(mine, asked); };
+  const on = (kind, show) => mineToo.addEventListener(kind, event => { if (mine === round) { show(JSON.parse(event.data)); fresh(); } });
+  on('overview', one => { const first = !told || told.state === 'empty'; overview(one); if (first && one.state !== 'empty') { clearTimeout(dear); dearer(mine); } });
+  on('burn', one => panels.burn(one, only()));
+  on('pulse', panels.pulse); on('fleet', panels.fleet);
+  on('trouble', one => trouble(one.of === 'overview' ? 'The store cannot be read' : `No figures of the ${one.of}`, `${one.message}${one.hint ? `. ${one.hint}` : ''}. What is shown is the last that was known.`));
+  mineToo.onerror = async () => {
+    fresh();
+    if (mineToo.readyState !== EventSource.CLOSED || mine !== round) return;
+    const leaving = new AbortController();
+    try {
+      const answer = await fetch(`events?${asked}`, {headers: {accept: 'application/json'}, signal: leaving.signal});
+      if (answer.ok) leaving.abort(); else await read(answer);
+    } catch (error) { if (mine === round && stream === mineToo) failure('These figures do not move', error); }
+    if (mine === round && stream === mineToo) retry = setTimeout(again, 3000 + 2000 * Math.random());
+  };
+  fresh();
+}
+// A page that nobody sees gives its stream back: a browser has six connections to us for all its tabs.  Its title stays true.
+function seen() {
+  clearTimeout(hidden); clearInterval(glance);
+  if (!document.hidden) { if (away) { away = false; listen(round, look()); dearer(round); } return; }
+  hidden = setTimeout(() => {
+    away = true; stream.close(); clearTimeout(retry); clearTimeout(dear);
+    if (field('window').value !== 'custom') glance = setInterval(() => ask('overview', look()).then(overview, fresh), 30000);
+  }, HIDDEN_MS);
+}
+document.addEventListener('visibilitychange', seen);
 
 function start() {
   round += 1; clearTimeout(dear);
@@ -70,16 +113,9 @@ function start() {
   $('custom').hidden = !custom;
   if (stream) stream.close();
   if (custom && !(Date.parse(field('since').value) < Date.parse(field('until').value))) { trouble('The window ends before it begins', 'Choose an end after the beginning.'); return; }
-  heardMs = 0; fresh();
-  stream = new EventSource(`events?${asked}`);
-  const on = (kind, show) => stream.addEventListener(kind, event => { if (mine === round) { if (!custom) heardMs = Date.now(); show(JSON.parse(event.data)); fresh(); } });
-  on('overview', one => { const first = !told || told.state === 'empty'; overview(one); if (first && one.state !== 'empty') { clearTimeout(dear); dearer(mine); } });
-  on('burn', one => panels.burn(one, only()));
-  on('pulse', panels.pulse); on('fleet', panels.fleet);
-  on('trouble', one => trouble(one.of === 'overview' ? 'The store cannot be read' : `No figures of the ${one.of}`, `${one.message}${one.hint ? `. ${one.hint}` : ''}. What is shown is the last that was known.`));
-  stream.onerror = () => fresh();
+  heardMs = 0; listen(mine, asked);
   told = null;
-  const failed = error => { if (mine === round) trouble(error instanceof Refused ? 'The figures could not be found' : 'The admin process does not answer', error instanceof Refused ? error.message : 'It is being started again; traffic does not pass there. This page tries again by itself.'); };
+  const failed = error => { if (mine === round) failure('The figures could not be found', error); };
   const first = ask('overview', asked).then(one => { if (mine === round && !told) { overview(one); dearer(mine); } }).catch(failed);
   if (custom) ask('burn', asked).then(one => mine === round && panels.burn(one, only())).catch(failed);
   return first;
