@@ -157,6 +157,26 @@ def test_engines_are_scraped_where_their_metrics_are_and_a_free_port_is_told():
         prometheus_of(fleet(listen="127.0.0.1:0"), [], [], "r.yaml")
 
 
+GUARDED = """
+name: f
+gateway: {%smetrics: admin}
+admin: {listen: "127.0.0.1:8081"}
+engines: [{kind: openai, name: e, url: "http://engine:8000", models: [m]}]
+"""
+
+
+def test_pages_that_the_admin_process_shows_are_scraped_there_with_a_key():
+    made = prometheus_of(fleet(listen="0.0.0.0:1"), [], [], "r.yaml")["scrape_configs"][0]
+    assert "authorization" not in made
+    told = load_fleet(GUARDED % "keys: ['acme:sits-one-0123456789abcdef'], ")
+    made = prometheus_of(told, [], [], "r.yaml")["scrape_configs"][0]
+    assert made["static_configs"][0]["targets"] == ["127.0.0.1:8081"]
+    assert made["authorization"] == {"type": "Bearer", "credentials_file": "sits-admin.key"}
+    assert (
+        "authorization" not in prometheus_of(load_fleet(GUARDED % ""), [], [], "r.yaml")["scrape_configs"][0]
+    )
+
+
 def lacking(ours, theirs, path=""):
     """What of our JSON Grafana's types do not know."""
     if isinstance(ours, dict) and isinstance(theirs, dict):

@@ -104,6 +104,19 @@ def test_engines_are_scraped_where_they_have_a_page():
     assert (b["scheme"], b["static_configs"][0]["targets"], b["metrics_path"]) == ("https", ["h:9"], "/m")
 
 
+def test_the_gateway_is_scraped_where_it_shows_its_page():
+    guarded = "name: f\ngateway: {keys: ['sits-one-0123456789abcdef'], metrics: admin}\nadmin: {listen: '10.0.0.9:8081'}\nengines: [{kind: openai, name: e, url: 'http://h', models: [m]}]\n"
+    (job,) = (
+        one
+        for one in collector(load_fleet(guarded), clickhouse="tcp://ch:9000", jaeger="", sample_percent=10.0)[
+            "receivers"
+        ]["prometheus"]["config"]["scrape_configs"]
+        if one["job_name"] == "sits"
+    )
+    assert job["static_configs"][0]["targets"] == ["10.0.0.9:8081"]
+    assert job["authorization"]["credentials_file"] == "sits-admin.key"
+
+
 def test_secrets_are_variables_and_our_own_spans_do_not_come_back():
     made = tree()
     assert made["exporters"]["clickhouse"]["password"] == "${env:CLICKHOUSE_PASSWORD}"

@@ -1,13 +1,16 @@
 """The admin process of a real `sitsctl up`: it is there, it may be killed, it follows reloads, and it asks who one is."""
 
+import json
 import os
 import re
 import signal
+import subprocess
 
 import httpx2 as httpx
 import pytest
 
-from app_processes import GatedEngine, serving
+from app_processes import GatedEngine, serving, sitsctl
+from sits.telemetry.prometheus_text import parse
 
 FLEET = """\
 name: small
@@ -105,3 +108,30 @@ def test_keys_and_logins(tmp_path, engine):
             while browser.get("/healthz").json()["generation"] == 1:
                 continue
             assert browser.get("/board/").status_code == 401
+
+
+def test_figures_are_shown_at_the_admin_process_only_where_the_fleet_says_so(tmp_path, engine):
+    keys = KEYS + ", metrics: admin"
+    with serving(tmp_path, FLEET, url=engine.url, keys=keys, admin="127.0.0.1:0") as up:
+        url, _ = board_of(up)
+        for path in ("/metrics", "/board/shift", "/board/shift.json"):
+            refused = httpx.get(f"{up.url}{path}")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (403, "at_admin"), path
+        assert httpx.get(f"{up.url}/healthz").status_code == httpx.get(f"{up.url}/readyz").status_code == 200
+        assert httpx.get(f"{url}/metrics").status_code == 401
+        page = httpx.get(f"{url}/metrics", headers={"authorization": "Bearer sits-one-0123456789abcdef"})
+        assert page.headers["content-type"].startswith("text/plain; version=0.0.4")
+        assert parse(page.text).total("sits_workers") == 1
+        environment = {**os.environ, "SITS_API_KEY": "sits-one-0123456789abcdef"}
+        told = subprocess.run(
+            sitsctl("top", url, "--once", "--json"),
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert json.loads(told.stdout)["state"] != "lost", told.stdout
+        up.file.write_text(up.file.read_text().replace(", metrics: admin", ""))
+        up.tell(signal.SIGHUP)
+        up.hear("generation 2 .* serves")
+        assert httpx.get(f"{up.url}/metrics").status_code == 200

@@ -48,6 +48,7 @@ class Gateway(_Section, frozen=True, kw_only=True):
 
     A running gateway reads its file again on SIGHUP; `reload: watch` does it on every change of the file as well.
     `body_memory`: bytes of requests that each worker holds, arriving, waiting and being answered; beyond it requests are refused.
+    `metrics`: who may see `/metrics` and `/board/shift`: everybody who reaches this port (`open`), or those the admin process lets in (`admin`).
     `prompt_hash`: whether recorded requests tell the SHA-256 of their prompt (1.3 us for each kilobyte of it).
     """
 
@@ -61,6 +62,7 @@ class Gateway(_Section, frozen=True, kw_only=True):
     drain_timeout: Ns = Ns(30_000_000_000)
     store: str = "sits-store"
     keys: tuple[str, ...] = ()
+    metrics: Literal["open", "admin"] = "open"
     prompt_hash: bool = True
     cost: GatewayCost = GatewayCost()
 

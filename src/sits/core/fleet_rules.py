@@ -120,8 +120,7 @@ def check(fleet: tree.Fleet, path: str, report: Report) -> None:
     for field in ("nodes", "models", "adapters", "engines", "routes", "residency", "quotas"):
         _check_names(getattr(fleet, field), join(path, field), report)
     _check_gateway(fleet.gateway, join(path, "gateway"), report)
-    if fleet.admin.listen:
-        _check_address(fleet.admin.listen, join(path, "admin.listen"), report)
+    _check_admin(fleet, path, report)
     check_window(fleet.policy.window, join(path, "policy.window"), report)
     engines = {engine.name for engine in fleet.engines}
     check_environment(fleet.telemetry, engines, join(path, "telemetry"), report)
@@ -195,6 +194,22 @@ def _check_address(listen: str, path: str, report: Report) -> None:
     if not is_host(host) or not _PORT.fullmatch(port) or int(port) > 65_535:
         hint = "write host:port like '127.0.0.1:8080' or '[::1]:8080'; port 0..65535, 0 takes a free one"
         report.add(path, f"{listen[:80]!r} is not host:port", value=listen, hint=hint)
+
+
+def _check_admin(fleet: tree.Fleet, path: str, report: Report) -> None:
+    listen = fleet.admin.listen
+    if listen:
+        _check_address(listen, join(path, "admin.listen"), report)
+        if listen == fleet.gateway.listen and not listen.endswith(":0"):
+            hint = "give the board a port of its own"
+            report.add(
+                join(path, "admin.listen"), "is where requests are served already", value=listen, hint=hint
+            )
+    elif fleet.gateway.metrics == "admin":
+        hint = "say where it listens (`admin.listen`), or leave `gateway.metrics` open"
+        report.add(
+            join(path, "gateway.metrics"), "there is no admin process to show them", value="admin", hint=hint
+        )
 
 
 def _check_gateway(gateway: tree.Gateway, path: str, report: Report) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 import orjson
 
 from sits import __version__
-from sits.core.errors import SitsError
+from sits.core.errors import AccessError, SitsError
 from sits.core.request import Request
 from sits.gateway import anthropic_api, openai_api
 from sits.gateway.openai_bodies import Parser
@@ -52,6 +52,15 @@ def prompt_hash(model: str, prompt: bytes | memoryview) -> str:
 def hint(path: bytes) -> str:
     """What somebody should do who asked for a path that is not served."""
     return ELSEWHERE.get(path, "the API is under /v1")
+
+
+def shown_elsewhere(path: str) -> AccessError:
+    """What somebody is told who asks for a page that only the admin process shows (`gateway.metrics: admin`)."""
+    return AccessError(
+        f"{path} is not shown on this port",
+        code="at_admin",
+        hint="ask the admin process for it (`admin.listen`), with a key that may `admin`",
+    )
 
 
 def error_of(error: SitsError, request: Request) -> tuple[int, bytes]:

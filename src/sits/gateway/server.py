@@ -10,7 +10,8 @@ Rules:
   and every answer says which (`x-sits-generation`).
 
 Endpoints: POST /v1/chat/completions, /v1/completions, /v1/embeddings, and /v1/messages, /v1/messages/count_tokens of Anthropic;
-GET /v1/models (of either), /healthz (alive), /readyz (some engine is up and we are not draining), /metrics.  Keys guard /v1; health and metrics are open, as scrapers expect.
+GET /v1/models (of either), /healthz (alive), /readyz (some engine is up and we are not draining), /metrics.
+Keys guard /v1; health is open, and metrics are, as scrapers expect, unless `gateway.metrics` says otherwise.
 
 Deliberately absent: TLS (terminate it in front), the other processes on the port (app.up), and any decision about a request.
 """
@@ -31,7 +32,7 @@ from sits.gateway.anthropic_api import forwarded
 from sits.gateway.anthropic_api import models_page as anthropic_models_page
 from sits.gateway.bodies import Bodies, no_room
 from sits.gateway.connection import Connection
-from sits.gateway.endpoints import ANTHROPIC, PARSERS, hint, prompt_hash
+from sits.gateway.endpoints import ANTHROPIC, PARSERS, hint, prompt_hash, shown_elsewhere
 from sits.gateway.exchange import Exchange
 from sits.gateway.http import (
     Incoming,
@@ -63,6 +64,7 @@ RETIRE_S: Final = 0.1
 DEADLINE_DIGITS: Final = 15
 
 _ENDPOINTS: Final = {path: path.decode() for path in PARSERS}
+_HEALTH: Final = (b"/healthz", b"/readyz")
 _JSON: Final = b"application/json"
 _PROMETHEUS: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -248,12 +250,15 @@ class Server:
 
         Raises:
             UnknownError: no such path.  ProtocolError: 405.  AuthError: /v1/models without a key.
+            AccessError: a page that the admin process shows instead.
 
         """
         self._check_page(incoming, path)
         if path == b"/v1/models":
             page_of = anthropic_models_page if b"anthropic-version" in incoming.headers else models_page
             return 200, _JSON, page_of(self._models(incoming.headers))
+        if self.fleet.gateway.metrics == "admin" and path not in _HEALTH:
+            raise shown_elsewhere(path.decode())
         return self._pages[path]()
 
     def _check_page(self, incoming: Incoming, path: bytes) -> None:

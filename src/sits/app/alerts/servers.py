@@ -12,9 +12,12 @@ from typing import Any
 
 from sits.app.alerts.delays import delays
 from sits.app.alerts.objectives import job_of
+from sits.core.access_names import is_open
 from sits.core.errors import ConfigError
 from sits.core.fleet import Fleet, OpenAIEngine
 from sits.core.fleet_environment import profile_of
+
+KEY_FILE = "sits-admin.key"
 
 
 def prometheus_of(
@@ -27,7 +30,8 @@ def prometheus_of(
 
     """
     step = f"{delays(profile_of(fleet.telemetry).alert_within).step_s}s"
-    jobs = [_job(job_of(fleet), targets or [_reachable(fleet)], "/metrics", "http", {"fleet": fleet.name})]
+    own = _job(job_of(fleet), targets or [_reachable(fleet)], "/metrics", "http", {"fleet": fleet.name})
+    jobs = [own | scrape_key(fleet)]
     for engine in fleet.engines:
         if isinstance(engine, OpenAIEngine) and engine.url:
             url = engine.metrics or f"{engine.url.rstrip('/')}/metrics"
@@ -50,12 +54,27 @@ def _job(name: str, targets: Sequence[str], path: str, scheme: str, labels: dict
     return found | {"static_configs": [{"targets": list(targets), "labels": labels}]}
 
 
+def metrics_address(fleet: Fleet) -> tuple[str, str]:
+    """The field that says where the metrics page is, and what it says."""
+    if fleet.gateway.metrics == "admin":
+        return "admin.listen", fleet.admin.listen
+    return "gateway.listen", fleet.gateway.listen
+
+
+def scrape_key(fleet: Fleet) -> dict[str, Any]:
+    """What a scrape job has besides where the page needs a key: the file `KEY_FILE` beside the configuration, which holds one that may `admin`."""
+    if fleet.gateway.metrics == "open" or is_open(fleet):
+        return {}
+    return {"authorization": {"type": "Bearer", "credentials_file": KEY_FILE}}
+
+
 def _reachable(fleet: Fleet) -> str:
-    host, _, port = fleet.gateway.listen.rpartition(":")
+    field, listen = metrics_address(fleet)
+    host, _, port = listen.rpartition(":")
     if port == "0":
         raise ConfigError(
-            "the gateway takes a free port", field="gateway.listen", value=fleet.gateway.listen, hint="say where it is with --target host:port"
-        )  # fmt: skip
+            "it takes a free port", field=field, value=listen, hint="say where it is with --target host:port"
+        )
     return f"{'127.0.0.1' if host == '0.0.0.0' else '[::1]' if host == '[::]' else host}:{port}"  # noqa: S104  (read, not bound)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import yaml
 
+from sits.app.alerts.servers import metrics_address, scrape_key
 from sits.core.fleet import AnyEngine, Fleet, OpenAIEngine
 from sits.core.otel_names import INCIDENT, SERVICE, TTFT
 
@@ -154,7 +155,7 @@ def _policies(fleet: Fleet, sample_percent: float) -> list[dict[str, Any]]:
 
 
 def _scrapes(fleet: Fleet) -> list[dict[str, Any]]:
-    jobs = [_job("sits", "/metrics", fleet.gateway.listen, "http", {})]
+    jobs = [_job("sits", "/metrics", metrics_address(fleet)[1], "http", {}) | scrape_key(fleet)]
     for engine in fleet.engines:
         job = _engine_job(engine)
         if job is not None:

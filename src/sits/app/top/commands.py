@@ -25,9 +25,16 @@ DEFAULT = "http://127.0.0.1:8080"
 @click.option(
     "--window", type=DURATION, default="60s", show_default=True, help="What rates and percentiles are over."
 )
+@click.option(
+    "--api-key-env",
+    default="SITS_API_KEY",
+    show_default=True,
+    metavar="NAME",
+    help="Environment variable that holds a key, where the page needs one (gateway.metrics: admin).",
+)
 @click.option("--once", is_flag=True, help="Print one board as text, and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print one board as JSON, and nothing else, on stdout.")
-def top(target: str | None, interval: int, window: int, once: bool, as_json: bool) -> int:
+def top(target: str | None, interval: int, window: int, api_key_env: str, once: bool, as_json: bool) -> int:
     """Watch a gateway: objective and burn, rates, P50, P95 and P99 of TTFT by engine, what is in flight, breakers, KV use.
 
     TARGET is a fleet.yaml or an address like http://127.0.0.1:8080 (the default).  Keys: q quit, p pause, s sort, / filter, enter an engine.
@@ -38,7 +45,7 @@ def top(target: str | None, interval: int, window: int, once: bool, as_json: boo
     from sits.world import RealWorld  # noqa: PLC0415
 
     url, objective = _target(target or DEFAULT)
-    source = Source(url, RealWorld(), window)
+    source = Source(url, RealWorld(), window, os.environ.get(api_key_env, ""))
     if not (once or as_json or not sys.stdout.isatty()):
         os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
         from sits.app.top.screen import Top  # noqa: PLC0415
@@ -70,5 +77,7 @@ def _target(asked: str) -> tuple[str, str]:
         address = notice_of(store, Path(asked)).address
     except UnknownError:  # it may be served from another machine
         address = fleet.gateway.listen
+    if fleet.gateway.metrics == "admin":
+        address = fleet.admin.listen
     metric = {"ttft": "TTFT", "e2e": "end to end"}[fleet.objective.metric]
     return f"http://{address}", f"P99 {metric} {fleet.objective.p99 / 1e6:,.0f} ms"

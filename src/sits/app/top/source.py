@@ -16,17 +16,18 @@ TIMEOUT_S = 2.0
 
 
 class Source:
-    """One gateway."""
+    """One gateway, or the admin process of one that shows its page there only: then a key may be needed."""
 
-    def __init__(self, url: str, world: World, window_ns: int) -> None:
+    def __init__(self, url: str, world: World, window_ns: int, api_key: str = "") -> None:
         self._url = url.rstrip("/")
         self._world = world
+        self._api_key = api_key
         self.past = Past(self._url, window_ns)
 
     def look(self) -> Frame:
         """Ask once, and say what is to be shown."""
         try:
-            page = parse(fetch(f"{self._url}/metrics", timeout_s=TIMEOUT_S))
+            page = parse(fetch(f"{self._url}/metrics", api_key=self._api_key, timeout_s=TIMEOUT_S))
         except SitsError as error:
             self.past.lose(self._world.now_ns(), str(error))
         else:

@@ -1,7 +1,8 @@
 """The port of a gateway: one listening socket a worker and address, sharing the port (SO_REUSEPORT).
 
 The kernel deals connections out among the sockets by the hash of their ends.  Sharing would also let a second gateway of the same user
-take half of our connections without a word, so a first look, without sharing, tells whether the port is free.
+take half of our connections without a word, so a first look, without sharing, tells whether the port is free; and a port that one process
+listens on is not shared at all, so that two which start at the same moment do not both get it.
 
 Deliberately absent: accepting.
 """
@@ -37,7 +38,7 @@ def listening(
         for _ in range(workers):
             mine = []
             for family, address in ends:
-                one = _bound(family, (address[0], port, *address[2:]), share=True)
+                one = _bound(family, (address[0], port, *address[2:]), share=ours or workers > 1)
                 port = port or one.getsockname()[1]
                 one.listen(BACKLOG)
                 mine.append(one)

@@ -110,5 +110,6 @@ def rooms_of(house: House) -> list[Room]:
     from sits.app.board.room import BoardRoom  # noqa: PLC0415  (the list; libraries come with the rooms)
     from sits.app.otlp.room import OtlpRoom  # noqa: PLC0415
     from sits.app.profiles.room import ProfileRoom  # noqa: PLC0415
+    from sits.app.up.metrics_room import MetricsRoom  # noqa: PLC0415
 
-    return [BoardRoom(house), OtlpRoom(house), ProfileRoom(house)]
+    return [BoardRoom(house), OtlpRoom(house), ProfileRoom(house), MetricsRoom(house)]
