@@ -23,7 +23,7 @@ def one_of(dice, values):
     return values[dice.integers(len(values))]
 
 
-def request(dice, i):
+def a_request(dice, i):
     """One row: points in order, some not seen, times that repeat, now and then a disordered one."""
     at, points, digits = 10**12 + i * 10**8, [], ""
     for _ in range(POINT_COUNT):
@@ -109,11 +109,11 @@ def foreign_span(span):
     }
 
 
-@pytest.fixture(scope="module")
-def both(tmp_path_factory):
+@pytest.fixture(scope="module", params=[(1.0,), (1.0, 10.0, 10 / 3)], ids=["all", "thinned"])
+def both(request, tmp_path_factory):
     chdb = pytest.importorskip("chdb.session", reason="chdb is a dependency of development alone")
     dice = RealWorld(5).rng("rows")
-    rows = [request(dice, i) for i in range(ROWS)]
+    rows = [a_request(dice, i) | {"weight": request.param[i % len(request.param)]} for i in range(ROWS)]
     store = DuckStore()
     store.append("requests", columns_of(REQUESTS, [[row[name] for name in REQUESTS] for row in rows]))
     store.append("spans", columns_of(SPANS, FOREIGN))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from sits.core.breakpoints import NAMES, POINT_COUNT
+from sits.telemetry import unindexed
 from sits.telemetry.indexed import QUICK
 from sits.telemetry.indexes import index_of
 from sits.telemetry.parts import HOUR_NS, current, parts_in
@@ -36,12 +37,16 @@ class MovableWorld:
         raise AssertionError
 
 
-def batch(dice, number, slow):
+def batch(dice, number, slow, weights=(1.0,)):
     rows = []
     for i in range(A_BATCH):
         steps = dice.lognormal(12, 1.5, POINT_COUNT).astype(np.int64) * (slow if dice.random() < 0.2 else 1)
         at = 10**12 + np.cumsum(steps)
-        how = dice.choice([0, 1, 2, 3, 3, 3, 3, 3], POINT_COUNT)
+        how = (
+            dice.choice([0, 1, 2, 3, 3, 3, 3, 3], POINT_COUNT)
+            if i % 2
+            else np.array([3] * 9 + [0] * 2 + [3] * 9)
+        )
         if i % 50 == 0:
             at[5] = 10**12 - 7  # disordered
         row = {name: "" if kind == "VARCHAR" else 1 for name, kind in REQUESTS.items()}
@@ -55,20 +60,24 @@ def batch(dice, number, slow):
             "outcome": "completed" if dice.random() < 0.9 else "failed",
             "exactness": "".join(map(str, how)),
             "wall_ns": START_NS + number * HOUR_NS // 4 + i * 10**9,
+            "weight": weights[int(dice.integers(len(weights)))],
         }
         rows.append([row[name] for name in REQUESTS])
     return columns_of(REQUESTS, rows)
 
 
-@pytest.fixture(scope="module")
-def stores(tmp_path_factory):
+THINNED = (1.0, 10.0, 10 / 3, 0.0)
+
+
+@pytest.fixture(scope="module", params=[(1.0,), THINNED], ids=["all", "thinned"])
+def stores(request, tmp_path_factory):
     """Two stores of the same rows, four quarters of an hour in three hours: one tended, one not."""
     plain, tended = tmp_path_factory.mktemp("plain"), tmp_path_factory.mktemp("both") / "store"
     dice, world = RealWorld(3).rng("rows"), MovableWorld()
     with DuckStore(plain, world=world) as store:
         for number in range(12):
             world.wall = START_NS + number * HOUR_NS // 4 + 10**9
-            store.append("requests", batch(dice, number, slow=3))
+            store.append("requests", batch(dice, number, 3, request.param))
             store.flush()
     shutil.copytree(plain, tended)
     world.wall = START_NS + 2 * HOUR_NS + HOUR_NS // 2  # the last hour is not over
@@ -99,10 +108,12 @@ WINDOWS = [
 ]
 
 
+@pytest.mark.parametrize("few", [unindexed.FEW, 10**6])
 @pytest.mark.parametrize("given", WINDOWS)
 @pytest.mark.parametrize("query", QUICK)
-def test_what_indexes_answer_is_what_rows_answer(stores, query, given):
+def test_what_indexes_answer_is_what_rows_answer(stores, query, given, few, monkeypatch):
     plain, tended = stores
+    monkeypatch.setattr(unindexed, "FEW", few)
     left, right = plain.scan(query, **given), tended.scan(query, **given)
     assert [row.keys() for row in left] == [row.keys() for row in right]
     wrong = [
@@ -112,6 +123,30 @@ def test_what_indexes_answer_is_what_rows_answer(stores, query, given):
         if not close(float(one[key]) if "share" in key or "ms" in key else one[key], other[key])
     ]
     assert not wrong
+
+
+@pytest.mark.parametrize("query", ["ttft_quantiles", "latency_by_minute", "stage_quantiles"])
+def test_a_row_counts_for_as_many_as_it_stands_for(tmp_path, query):
+    """Weights of whole numbers give what so many equal rows give, but for the step between neighbours."""
+    dice = RealWorld(8).rng("rows")
+    columns = batch(dice, 0, 1, (1.0, 4.0))
+    many = {name: np.repeat(values, columns["weight"].astype(int)) for name, values in columns.items()}
+    many["weight"] = np.ones(len(many["id"]))
+    with DuckStore() as thinned, DuckStore() as whole:
+        thinned.append("requests", columns)
+        whole.append("requests", many)
+        assert [row["n"] for row in thinned.scan(query)] == [row["n"] for row in whole.scan(query)]
+        if query == "ttft_quantiles":
+            mine = many["model"] == "m"
+            mine &= (many["engine"] == "e1") & (many["outcome"] == "completed")
+            mine &= np.array(
+                [how[0] != "0" and how[NAMES.index("first_token")] != "0" for how in many["exactness"]]
+            )
+            took = np.sort(many["first_token"][mine] - many["api_recv"][mine])
+            (row,) = thinned.scan(query, model="m", engine="e1")
+            wanted = [took[math.ceil(len(took) * level) - 1] / 1e6 for level in (0.5, 0.95, 0.99)]
+            assert [row["p50_ms"], row["p95_ms"], row["p99_ms"]] == pytest.approx(wanted)
+            assert (row["n"], row["mean_ms"]) == (len(took), pytest.approx(took.mean() / 1e6))
 
 
 def test_every_request_and_trace_is_found_in_hours_with_and_without_an_index(stores):

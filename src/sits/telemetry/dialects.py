@@ -22,10 +22,23 @@ class Field(NamedTuple):
 
 
 class Dialect(Protocol):
-    """What a query needs said in the database's own way."""
+    """What a query needs said in the database's own way.
 
-    def quantiles(self, value: str, levels: Sequence[float]) -> str:
-        """An array of exact quantiles of `value` over the rows where it is not NULL."""
+    Attributes:
+        weighs: whether quantiles count rows for as many as they stand for, where any row of the query does; elsewhere that is another query.
+
+    """
+
+    weighs: bool
+
+    def quantiles(
+        self, value: str, levels: Sequence[float], weight: str, heaviest: str, more: float = 0.0
+    ) -> str:
+        """An array of exact quantiles of `value` over the rows where it is not NULL.
+
+        `weight` is SQL of a row's weight as a whole number in thousandths, `heaviest` a select of the greatest there is; `more` is added to the
+        levels where weights count.
+        """
 
     def spread(self, rows: Sequence[Sequence[Field]], keys: Sequence[str], source: str) -> str:
         """A select of one row for each of `rows` from each row of `source`, with the columns `keys` before."""
@@ -38,9 +51,13 @@ class Dialect(Protocol):
 
 
 class DuckDialect:
-    """DuckDB, over the tables of the store."""
+    """DuckDB, over the tables of the store.  It has no weighted quantiles: see `weighted_queries`."""
 
-    def quantiles(self, value: str, levels: Sequence[float]) -> str:  # noqa: D102 - see the protocol
+    weighs = False
+
+    def quantiles(  # noqa: D102 - see the protocol
+        self, value: str, levels: Sequence[float], weight: str, heaviest: str, more: float = 0.0
+    ) -> str:
         return f"quantile_cont({value}, [{', '.join(map(str, levels))}])"
 
     def spread(self, rows: Sequence[Sequence[Field]], keys: Sequence[str], source: str) -> str:  # noqa: D102
@@ -58,11 +75,18 @@ class DuckDialect:
 class ClickDialect:
     """ClickHouse, over `requests`, a relation that `source` (the text of a CTE) makes of `otel_traces`."""
 
+    weighs = True
+
     def __init__(self, source: str) -> None:
         self._source = source
 
-    def quantiles(self, value: str, levels: Sequence[float]) -> str:  # noqa: D102
-        return f"quantilesExactInclusive({', '.join(map(str, levels))})({value})"
+    def quantiles(  # noqa: D102
+        self, value: str, levels: Sequence[float], weight: str, heaviest: str, more: float = 0.0
+    ) -> str:
+        asked = ", ".join(map(str, levels))
+        steps = f"quantilesExactWeighted({', '.join(str(level + more) for level in levels)})({value}, toUInt64({weight}))"
+        between = f"quantilesExactInclusive({asked})({value})"
+        return f"arrayMap(x -> toFloat64(x), if(({heaviest}) > 1000, arrayMap(x -> toFloat64(x), {steps}), {between}))"
 
     def spread(self, rows: Sequence[Sequence[Field]], keys: Sequence[str], source: str) -> str:  # noqa: D102
         made = ", ".join("tuple(" + ", ".join(sql for _, sql in row) + ")" for row in rows)

@@ -10,8 +10,7 @@ certain makes that the query is asked as it is.
 Deliberately absent: approximation.
 """
 
-# ruff: noqa: S608 - only our own column names and quoted file names are put into SQL
-
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,13 +19,11 @@ import numpy as np
 
 from sits.core.breakpoints import STAGES
 from sits.telemetry.indexes import METRICS, Index, index_of
-from sits.telemetry.ordered import Ordered, in_memory, interpolated
-from sits.telemetry.stage_queries import BOUNDS, LEVELS, SPANS, both, took
+from sits.telemetry.ordered import Ascending, InMemory, interpolated, stepped
+from sits.telemetry.stage_queries import LEVELS, MORE, SLOW_LEVEL, SPANS, WHOLE
+from sits.telemetry.unindexed import Ask, Rows, read
 
 MS = 1e6
-
-Ask = Callable[[Sequence[Path], str, Mapping[str, Any]], Mapping[str, np.ndarray]]
-"""Columns of a select from `requests` made of these files and what is pending, with parameters."""
 
 
 class Window(NamedTuple):
@@ -44,6 +41,12 @@ class Window(NamedTuple):
             for group in index.groups(wanted):
                 _, model, engine = index.head.groups[group]
                 yield (model, engine), index, group
+
+    def thinned(self, rows: Iterable[Rows]) -> bool:
+        """Whether any row stands for several requests, of those that are read or in an index."""
+        return any(some.weight > WHOLE for some in rows) or any(
+            index.head.weights[group] > WHOLE for _, index, group in self.groups()
+        )
 
 
 class Indexes:
@@ -86,26 +89,36 @@ def window(
     return Window(given, inside, read, ask)
 
 
+def rows_read(asked: Window) -> list[Rows]:
+    """The completed requests of what no index answers."""
+    return read(asked.ask, asked.read, asked.given)
+
+
 def stage_quantiles(asked: Window) -> list[dict[str, Any]]:
     """Rows of the query of this name; means are of whole sums here too."""
-    found: dict[tuple[str, str], list[list[Ordered]]] = {}
+    rows = rows_read(asked)
+    thinned = asked.thinned(rows)
+    found: dict[tuple[str, str], list[list[Ascending]]] = {}
     for key, index, group in asked.groups():
         spans = found.setdefault(key, [[] for _ in SPANS])
+        weight = index.head.weights[group] if thinned else 1
         for i in range(len(SPANS)):
-            spans[i].append(index.durations(group, i))
-    for key, columns in _read(asked, asked.read).items():
-        spans = found.setdefault(key, [[] for _ in SPANS])
+            spans[i].append(index.durations(group, i, weight))
+    for some in rows:
+        spans = found.setdefault(some.key, [[] for _ in SPANS])
         for i in range(len(SPANS)):
-            values = np.sort(columns[i])
-            spans[i].append(in_memory(values[np.searchsorted(values, 0) :]))
+            took_ns = np.sort(some.span(i))
+            took_ns = took_ns[np.searchsorted(took_ns, 0) :]
+            spans[i].append(InMemory(took_ns, some.weight if thinned else 1))
     made = []
     for (model, engine), spans in sorted(found.items()):
         for i, (name, _, _) in enumerate(SPANS):
-            n = sum(array.n for array in spans[i])
+            n = sum(array.n * array.weight for array in spans[i])
             if n:
-                quantiles = interpolated(spans[i], LEVELS)
-                row = {"model": model, "engine": engine, "stage": name, "position": i, "n": n}
-                row["mean_ms"] = sum(array.total for array in spans[i]) / n / MS
+                quantiles = (stepped if thinned else interpolated)(spans[i], LEVELS)
+                stands = _rounded(n) if thinned else n
+                row = {"model": model, "engine": engine, "stage": name, "position": i, "n": stands}
+                row["mean_ms"] = sum(array.total * array.weight for array in spans[i]) / n / MS
                 made.append(
                     row | {f"p{q * 100:.0f}_ms": v / MS for q, v in zip(LEVELS, quantiles, strict=True)}
                 )
@@ -117,62 +130,57 @@ def slow_stages(asked: Window, metric: str) -> list[dict[str, Any]] | None:
     span = [name for name, _, _ in SPANS].index(metric)
     stages = METRICS[metric]
     groups = list(asked.groups())
-    rows = list(_read(asked, asked.read).values())
-    wholes = [index.durations(group, span) for _, index, group in groups]
-    wholes += [in_memory(np.sort(columns[span][columns[span] >= 0])) for columns in rows]
+    rows = rows_read(asked)
+    thinned = asked.thinned(rows)
+    wholes: list[Ascending] = [
+        index.durations(group, span, index.head.weights[group] if thinned else 1)
+        for _, index, group in groups
+    ]
+    tables = []
+    for some in rows:
+        whole = some.span(span)
+        wholes.append(InMemory(np.sort(whole[whole >= 0]), some.weight if thinned else 1))
+        table = np.stack([whole, *(np.maximum(some.span(i), 0) for i in range(stages))], axis=1)
+        tables.append(table[(whole >= 0) & (whole >= table[:, 1:].sum(axis=1))])
     if not sum(array.n for array in wholes):
         return []
-    (bound,) = interpolated(wholes, (0.99,))
+    (bound,) = stepped(wholes, (SLOW_LEVEL + MORE,)) if thinned else interpolated(wholes, (SLOW_LEVEL,))
     slow, total = np.zeros(stages + 2), np.zeros(stages + 2)
     for _, index, group in groups:
-        table = index.slowest(metric, group)
+        table, weight = index.slowest(metric, group), index.head.weights[group] / WHOLE
         kept = index.head.sums[metric][group]
         if len(table) < kept[0] and table[-1, 0] >= bound:
             return None
-        total += kept
-        over = table[table[:, 0] >= bound]
-        slow += [len(over), *over.sum(axis=0, dtype=np.float64)]
-    for columns in rows:
-        table = np.stack([columns[span], *(np.maximum(columns[i], 0) for i in range(stages))], axis=1)
-        table = table[(table[:, 0] >= 0) & (table[:, 0] >= table[:, 1:].sum(axis=1))]
-        over = table[table[:, 0] >= bound]
-        total += [len(table), *table.sum(axis=0, dtype=np.float64)]
-        slow += [len(over), *over.sum(axis=0, dtype=np.float64)]
+        total += np.array(kept) * weight
+        slow += _sums(table[table[:, 0] >= bound]) * weight
+    for some, table in zip(rows, tables, strict=True):
+        weight = some.weight / WHOLE
+        total += _sums(table) * weight
+        slow += _sums(table[table[:, 0] >= bound]) * weight
     if not slow[0]:
         return []
     return _shares([*STAGES[:stages], "unattributed"], slow, total - slow)
 
 
+def _sums(table: np.ndarray) -> np.ndarray:
+    return np.array([len(table), *table.sum(axis=0, dtype=np.float64)])
+
+
+def _rounded(thousandths: float) -> int:
+    return math.floor(thousandths / WHOLE + 0.5)
+
+
 def _shares(names: Sequence[str], slow: np.ndarray, rest: np.ndarray) -> list[dict[str, Any]]:
     made = []
     for i, name in enumerate(names):
-        row: dict[str, Any] = {"stage": name, "position": i, "slow_n": int(slow[0]), "rest_n": int(rest[0])}
+        counts = {"slow_n": math.floor(slow[0] + 0.5), "rest_n": math.floor(rest[0] + 0.5)}
+        row: dict[str, Any] = {"stage": name, "position": i, **counts}
         for side, sums in (("slow", slow), ("rest", rest)):
             value = sums[2 + i] if i < len(names) - 1 else sums[1] - sums[2:].sum()
             row[f"{side}_mean_ms"] = float(value / sums[0] / MS) if sums[0] else None
             row[f"{side}_share"] = float(value / sums[1]) if sums[0] else None
         made.append(row)
     return made
-
-
-def _read(asked: Window, parts: Sequence[Path]) -> dict[tuple[str, str], list[np.ndarray]]:
-    """Ns of every span (-1 where there is none) of the completed requests in what is read, by model and engine."""
-    columns = ", ".join(
-        f"CASE WHEN {both(start, end)} THEN {took(start, end)} ELSE -1 END AS d{i}"
-        for i, (_, start, end) in enumerate(SPANS)
-    )
-    got = asked.ask(
-        parts,
-        f"SELECT model, engine, {columns} FROM requests WHERE {BOUNDS} AND outcome = 'completed'",
-        asked.given,
-    )
-    keys = list(zip(got["model"].tolist(), got["engine"].tolist(), strict=True))
-    number = {key: i for i, key in enumerate(sorted(set(keys)))}
-    group = np.array([number[key] for key in keys], dtype=np.int64)
-    return {
-        key: [got[f"d{span}"][group == i].astype(np.int64) for span in range(len(SPANS))]
-        for key, i in number.items()
-    }
 
 
 def _quantiles(asked: Window) -> list[dict[str, Any]] | None:

@@ -3,13 +3,15 @@
 `index-WRITER-FIRST-LAST.bin` lies beside `part-WRITER-FIRST-LAST.parquet` of table `requests`, and is of that file alone:
 
 ```
-head          what follows, as JSON: rows, first and last wall_ns, groups (run, model, engine), where each piece is
+head          what follows, as JSON: rows, first and last wall_ns, groups (run, model, engine) and the weight of their rows, where each piece is
 durations     by group: every stage, ttft and e2e of completed requests in ascending order (`telemetry.ordered`)
 sums          by group and metric: how many requests, and the sums of the whole and of each stage
 slowest       by group and metric: whole and stages of the slowest 3 %, so that any window's slowest 1 % are nearly always among them
 ```
 It may be deleted at any time: answers stay the same and take longer.  It is made once an hour is over (`telemetry.tending`), of parts with
 at least `WORTH` rows.
+
+Rows that stand for different numbers of requests (`weight`) are in different groups, so that one number says it of all.
 
 Rules: a time that is not seen, or negative, is -1 and in none of the pieces; whole and stages are those of `telemetry.stage_queries`.
 What was written is never changed.  Deliberately absent: questions (`telemetry.indexed`), and where single rows are (`telemetry.lookups`).
@@ -28,7 +30,7 @@ import numpy as np
 from sits.core.breakpoints import FIRST_TOKEN, SENT
 from sits.telemetry.duck import arrays, quoted
 from sits.telemetry.ordered import Ordered, encoded
-from sits.telemetry.stage_queries import E2E, SPANS, TTFT, both, took
+from sits.telemetry.stage_queries import E2E, SPANS, THOUSANDTHS, TTFT, both, took
 
 WORTH = 20_000
 """Rows below which reading them is as quick."""
@@ -37,7 +39,7 @@ SLOWEST = 0.03
 METRICS: dict[str, int] = {TTFT: FIRST_TOKEN, E2E: SENT}
 """Metric, and how many stages it is made of."""
 
-_MAGIC = b"SITSIDX1"
+_MAGIC = b"SITSIDX2"
 Group = tuple[str, str, str]
 
 
@@ -48,6 +50,8 @@ class Head(msgspec.Struct, frozen=True):
     first_wall_ns: int
     last_wall_ns: int
     groups: list[Group]
+    weights: list[int]
+    """By group: how many requests each of its rows stands for, in thousandths (`stage_queries.THOUSANDTHS`)."""
     durations: list[list[tuple[int, int, int]]]
     """By group and span: offset, how many, and their sum."""
     sums: dict[str, list[list[int]]]
@@ -59,6 +63,15 @@ class Head(msgspec.Struct, frozen=True):
 def index_of(part: Path) -> Path:
     """Where the index of a part is."""
     return part.with_name("index-" + part.name.removeprefix("part-").removesuffix(".parquet") + ".bin")
+
+
+def is_index(path: Path) -> bool:
+    """Whether there is an index of today's form."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
 
 
 def made(db: Any, part: Path) -> bytes:
@@ -77,12 +90,12 @@ class _Maker:
         rows, first, last = self._db.execute(
             f"SELECT count(*), min(wall_ns), max(wall_ns) FROM {self._read}"
         ).fetchone()
-        groups = self._grouped()
+        groups, weights = self._grouped()
         durations, wholes = self._durations(len(groups))
         sums, slowest = {}, {}
         for metric in METRICS:
             sums[metric], slowest[metric] = self._metric(metric, *wholes[metric])
-        head = Head(rows, first or 0, last or 0, groups, durations, sums, slowest)
+        head = Head(rows, first or 0, last or 0, groups, weights, durations, sums, slowest)
         text = msgspec.json.encode(head)
         text += b" " * (-len(text) % 8)
         return _MAGIC + struct.pack("<Q", len(text)) + text + b"".join(self._pieces)
@@ -93,16 +106,25 @@ class _Maker:
         self._at += len(self._pieces[-1])
         return at
 
-    def _grouped(self) -> list[Group]:
-        """The groups; `_order` has the completed rows group by group, from `_edges[g]` on."""
-        done = f"{self._read} WHERE outcome = 'completed'"
-        found = self._db.execute(f"SELECT DISTINCT run_id, model, engine FROM {done} ORDER BY ALL").fetchall()
-        listed = ", ".join(quoted("\x1f".join(group)) for group in found) or "''"
-        number = f"list_position([{listed}], run_id || chr(31) || model || chr(31) || engine)"
-        group = arrays(self._db.execute(f"SELECT ({number} - 1)::INTEGER AS g FROM {done}"))["g"]
+    def _grouped(self) -> tuple[list[Group], list[int]]:
+        """The groups and their weights; `_order` has the completed rows group by group, from `_edges[g]` on."""
+        done = f"{self._weighted()} WHERE outcome = 'completed'"
+        found = self._db.execute(
+            f"SELECT DISTINCT run_id, model, engine, {THOUSANDTHS} AS w FROM {done} ORDER BY ALL"
+        ).fetchall()
+        listed = ", ".join(quoted("\x1f".join(map(str, group))) for group in found) or "''"
+        told = f"run_id || chr(31) || model || chr(31) || engine || chr(31) || {THOUSANDTHS}"
+        group = arrays(
+            self._db.execute(f"SELECT (list_position([{listed}], {told}) - 1)::INTEGER AS g FROM {done}")
+        )["g"]
         self._order = np.argsort(group, kind="stable").astype(np.uint32)
         self._edges = np.searchsorted(group[self._order], np.arange(len(found) + 1)).tolist()
-        return [tuple(row) for row in found]
+        return [row[:3] for row in found], [row[3] for row in found]
+
+    def _weighted(self) -> str:
+        """What is read; a file of before there were weights has none."""
+        names = {row[0] for row in self._db.execute(f"DESCRIBE SELECT * FROM {self._read}").fetchall()}
+        return self._read if "weight" in names else f"(SELECT *, 1 AS weight FROM {self._read})"
 
     def _span(self, i: int) -> np.ndarray:
         """Nanoseconds of a span, group by group: one at a time, so that an hour's rows are never in memory whole."""
@@ -186,10 +208,10 @@ class Index:
             if all(want is None or want == told for want, told in zip(wanted, group, strict=True))
         ]
 
-    def durations(self, group: int, span: int) -> Ordered:
-        """All times of a span, ascending."""
+    def durations(self, group: int, span: int, weight: int = 1) -> Ordered:
+        """All times of a span, ascending, each standing for `weight`."""
         offset, n, total = self.head.durations[group][span]
-        return Ordered(self._data, self._base + offset, n, total)
+        return Ordered(self._data, self._base + offset, n, total, weight)
 
     def slowest(self, metric: str, group: int) -> np.ndarray:
         """(k, 1 + stages) int64 ns: whole and stages, the slowest first."""

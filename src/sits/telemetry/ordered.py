@@ -7,9 +7,12 @@ Selection: at most `r` values are in blocks that begin below the block at which 
 values, passes `r`, so the r-th is not below that block's first value; likewise it is not above the last value at which the count in the
 order of last values passes `r`.  Only blocks between the two bounds are read: two or three an array.
 
+Values may stand for several: those of one array for as many (`weight`, a whole number), as if each were there so often.
+
 Deliberately absent: what the numbers are.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,12 +26,14 @@ class Ordered:
     Attributes:
         n: how many values.
         total: their sum.
+        weight: how many values each of them stands for.
 
     """
 
-    def __init__(self, data: np.ndarray, offset: int, n: int, total: int) -> None:
+    def __init__(self, data: np.ndarray, offset: int, n: int, total: int, weight: int = 1) -> None:
         self.n = n
         self.total = total
+        self.weight = weight
         blocks = -(-n // BLOCK)
         self._data = data
         at = offset
@@ -58,6 +63,29 @@ class Ordered:
         return values
 
 
+class InMemory:
+    """An array that is not on disk, to be selected from with others: `values` int64, ascending."""
+
+    def __init__(self, values: np.ndarray, weight: int = 1) -> None:
+        self.n = len(values)
+        self.total = int(values.sum())
+        self.weight = weight
+        self.firsts = values[::BLOCK]
+        self.lasts = values[np.minimum(np.arange(BLOCK, self.n + BLOCK, BLOCK), self.n) - 1]
+        self._values = values
+
+    def sizes(self) -> np.ndarray:
+        """How many values each block has."""
+        return np.diff(np.minimum(np.arange(0, self.n + BLOCK, BLOCK), self.n))
+
+    def block(self, index: int) -> np.ndarray:
+        """Values of one block (int64)."""
+        return self._values[index * BLOCK : (index + 1) * BLOCK]
+
+
+Ascending = Ordered | InMemory
+
+
 def encoded(ascending: np.ndarray) -> bytes:
     """Values (int64, ascending) as `Ordered` reads them; a multiple of 8 bytes."""
     n = len(ascending)
@@ -76,12 +104,15 @@ def encoded(ascending: np.ndarray) -> bytes:
     return head + b"\0" * (-blocks % 8) + body
 
 
-def selected(arrays: Sequence[Ordered], ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The values of these pairs of ranks (0-based, first <= second < number of all values) among all arrays together."""
+def selected(arrays: Sequence[Ascending], ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The values of these pairs of ranks (0-based, first <= second < number of all values) among all arrays together.
+
+    A value of weight `w` has `w` ranks.
+    """
     arrays = [array for array in arrays if array.n]
     firsts = np.concatenate([array.firsts for array in arrays])
     lasts = np.concatenate([array.lasts for array in arrays])
-    sizes = np.concatenate([array.sizes() for array in arrays])
+    sizes = np.concatenate([array.sizes() * array.weight for array in arrays])
     begins = np.cumsum([0, *(len(array.firsts) for array in arrays)]).tolist()
     by_first, by_last = np.argsort(firsts), np.argsort(lasts)
     upto_first, upto_last = np.cumsum(sizes[by_first]), np.cumsum(sizes[by_last])
@@ -93,19 +124,30 @@ def selected(arrays: Sequence[Ordered], ranges: Sequence[tuple[int, int]]) -> li
             found.append((int(low), int(low)))
             continue
         read = np.flatnonzero((firsts <= high) & (lasts >= low)).tolist()
-        values, owner = [], 0
+        values, weights, owner = [], [], 0
         for block in read:
             while begins[owner + 1] <= block:
                 owner += 1
             values.append(arrays[owner].block(block - begins[owner]))
-        near = np.sort(np.concatenate(values))
+            weights.append(arrays[owner].weight)
         below = int(sizes[lasts < low].sum())
-        found.append((int(near[rank - below]), int(near[second - below])))
+        found.append(_ranked(values, weights, rank - below, second - below))
     return found
 
 
-def interpolated(arrays: Sequence[Ordered], levels: Sequence[float]) -> list[float]:
-    """Quantiles as DuckDB's `quantile_cont` and numpy's default have them: between the two neighbours of `q (n - 1)`, linearly."""
+def _ranked(values: Sequence[np.ndarray], weights: Sequence[int], rank: int, second: int) -> tuple[int, int]:
+    near = np.concatenate(values)
+    if max(weights) == 1:
+        near = np.sort(near)
+        return int(near[rank]), int(near[second])
+    order = np.argsort(near)
+    upto = np.cumsum(np.repeat(weights, list(map(len, values)))[order])
+    first, last = upto.searchsorted([rank, second], side="right")
+    return int(near[order[first]]), int(near[order[last]])
+
+
+def interpolated(arrays: Sequence[Ascending], levels: Sequence[float]) -> list[float]:
+    """Quantiles as DuckDB's `quantile_cont` and numpy's default have them: between the two neighbours of `q (n - 1)`, linearly; weights are not looked at."""
     n = sum(array.n for array in arrays)
     places = [level * (n - 1) for level in levels]
     found = selected(arrays, [(int(place), min(int(place) + 1, n - 1)) for place in places])
@@ -114,6 +156,8 @@ def interpolated(arrays: Sequence[Ordered], levels: Sequence[float]) -> list[flo
     ]
 
 
-def in_memory(ascending: np.ndarray) -> Ordered:
-    """An array that is not on disk, to be selected from with others."""
-    return Ordered(np.frombuffer(encoded(ascending), dtype=np.uint8), 0, len(ascending), int(ascending.sum()))
+def stepped(arrays: Sequence[Ascending], levels: Sequence[float]) -> list[float]:
+    """Quantiles as ClickHouse's `quantileExactWeighted` has them: the least value up to which a share `q` of the weight lies."""
+    weight = sum(array.n * array.weight for array in arrays)
+    ranks = [max(math.ceil(weight * level), 1) - 1 for level in levels]
+    return [float(value) for value, _ in selected(arrays, [(rank, rank) for rank in ranks])]

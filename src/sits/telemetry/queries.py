@@ -3,8 +3,7 @@
 A query names its tables (`requests`, `steps`, `signals`, ...) and its parameters (`$name`); a parameter left out is NULL
 and then does not restrict.  Bounds are half open: `since <= x < until`.  `*_wall_ns` are wall-clock ns since the epoch
 (display clock), `start_ns` and `end_ns` monotonic ns of the run.  Latency quantiles are over completed requests whose
-two points were both seen, over the rows that are kept; counts and sums are of all requests, each row counted for as many as it
-stands for (`weight`).  A request that came without a trace has its own id as `trace_id`, also where a file from before
+two points were both seen.  Quantiles, counts and sums are of all requests, each row counted for as many as it stands for (`weight`).  A request that came without a trace has its own id as `trace_id`, also where a file from before
 traces says nothing.
 
 `FLEET` names those that ask of requests and spans alone: they have the same answer in ClickHouse (`telemetry.clickhouse`).
@@ -34,6 +33,7 @@ from sits.telemetry.stage_queries import (
 )
 from sits.telemetry.tables import TABLES
 from sits.telemetry.trace_queries import TRACE_QUERIES
+from sits.telemetry.weighted_queries import SUFFIX, THINNED, weighted_queries
 
 _REQUEST_BOUNDS = """
     ($run_id IS NULL OR run_id = $run_id)
@@ -115,8 +115,12 @@ SELECT * FROM requests WHERE {BOUNDS} AND outcome <> 'completed' ORDER BY wall_n
 
 FLEET: Mapping[str, str] = fleet_queries(DuckDialect())
 
+WEIGHTED: Mapping[str, str] = weighted_queries(DuckDialect())
+
 QUERIES: Mapping[str, str] = {
     **FLEET,
+    **WEIGHTED,
+    "thinned": THINNED,
     **TRACE_QUERIES,
     **PROFILE_QUERIES,
     **BOARD_QUERIES,
@@ -152,6 +156,12 @@ SELECT * FROM sightings WHERE trace_id IN (SELECT trace_id FROM requests WHERE {
 
 
 _WORD = re.compile(r"[a-z_]+")
+
+
+def weighted_of(query: str) -> str:
+    """The query to ask instead where rows stand for several requests; '' when it is the same."""
+    name = query + SUFFIX
+    return name if name in WEIGHTED else ""
 
 
 def parameters_of(query: str) -> frozenset[str]:

@@ -42,7 +42,7 @@ from sits.telemetry.parts import (
     parts_in,
     runs,
 )
-from sits.telemetry.queries import QUERIES, parameters_of, tables_of
+from sits.telemetry.queries import QUERIES, parameters_of, tables_of, weighted_of
 from sits.telemetry.tables import FIGURES, TABLES, Columns, checked
 from sits.world import RealWorld
 
@@ -160,12 +160,12 @@ class DuckStore:
         """
         with self._lock:
             quick = self._indexed(query, parameters)
-            return self._ask(query, parameters, _rows) if quick is None else quick
+            return self._weighed(query, parameters, _rows) if quick is None else quick
 
     def columns(self, query: str, **parameters: Any) -> Columns:
         """The same as `scan`, as columns: numpy arrays, text as `object` arrays, missing text as ''."""
         with self._lock:
-            return self._ask(query, parameters, arrays)
+            return self._weighed(query, parameters, arrays)
 
     def retain(self, max_age_ns: int, figures_ns: int | None = None) -> int:
         """Delete the files of hours that ended more than `max_age_ns` before now; how many files.
@@ -221,6 +221,15 @@ class DuckStore:
     def _empty(self, table: str) -> None:
         self._db.execute(empty_table(f"pending_{table}", table))
         self._pending[table] = 0
+
+    def _weighed(self, query: str, parameters: Mapping[str, Any], take: Callable[[Any], T]) -> T:
+        """`take` of the answer, with rows that stand for several requests counted so."""
+        weighted = weighted_of(query)
+        if weighted and not parameters.keys() - parameters_of(query):
+            bounds = {name: parameters.get(name) for name in parameters_of("thinned")}
+            if any(row["thinned"] for row in self._ask("thinned", bounds, _rows)):
+                query = weighted
+        return self._ask(query, parameters, take)
 
     def _ask(self, query: str, parameters: Mapping[str, Any], take: Callable[[Any], T]) -> T:
         """`take` of the answer to a named query."""

@@ -22,7 +22,7 @@ from sits.core.ports import World
 from sits.telemetry import indexes, lookups
 from sits.telemetry.duck import connect, failure, quoted
 from sits.telemetry.durable import sync
-from sits.telemetry.indexes import WORTH, index_of
+from sits.telemetry.indexes import WORTH, index_of, is_index
 from sits.telemetry.lookups import KEYS, lookup_of
 from sits.telemetry.parts import (
     FLUSH_ROWS,
@@ -102,13 +102,12 @@ def _flush_rows(db: Any, part: Part) -> str:
 def _index(db: Any, table: str, part: Part, worth: int) -> bool:
     """Make what is worth it and not there yet: the index of requests, the lookup of whatever is looked up; whether anything was."""
     wanted: list[tuple[Path, int, Callable[[], bytes]]] = []
-    if table == "requests":
+    if table == "requests" and not is_index(index_of(part.path)):
         wanted.append((index_of(part.path), worth, lambda: indexes.made(db, part.path)))
-    if table in KEYS:
+    if table in KEYS and not lookup_of(part.path).exists():
         wanted.append(
             (lookup_of(part.path), min(worth, lookups.WORTH), lambda: lookups.made(db, part.path, table))
         )
-    wanted = [one for one in wanted if not one[0].exists()]
     if not wanted:
         return False
     rows = db.execute(f"SELECT num_rows FROM parquet_file_metadata({quoted(str(part.path))})").fetchone()[0]
