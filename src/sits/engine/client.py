@@ -5,8 +5,7 @@ socket stops while more than `BUFFER_BYTES` wait (back-pressure); the silence be
 bounded by one coarse clock an engine, not by a timer a request.  A connection may be used again only when the request was
 written and the answer read to their ends, the engine keeps it open, and nothing waits in the socket: bytes that came
 uninvited must not become the answer to the next request.  What is not body (heads, announcements, trailers) is bounded,
-because llhttp keeps a header until it ends.  One whole chunk that comes alone and while no other is open may be taken as it
-came (`flow`'s `alone`), past the parser, which is where it was before and after it.
+because llhttp keeps a header until it ends.
 
 Deliberately absent: pools and retries (engine.openai), what the bytes mean, proxies, upgrades.
 """
@@ -24,9 +23,6 @@ from sits.core.units import SECOND
 from sits.engine.waiter import Waiter
 
 BUFFER_BYTES: Final = 256 * 1024
-ALONE_BYTES_MAX: Final = 16 * 1024
-"""Bytes that may be looked at for being one whole chunk; more are many, or need no hurry."""
-
 ANSWER_BYTES_MAX: Final = 256 * 2**20
 """A plain answer larger than this is refused: it is held in memory until it is whole."""
 
@@ -122,8 +118,6 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._waiter = Waiter()
         self._pump: Callable[[], None] | None = None
-        self._alone: Callable[[bytes], bool] | None = None
-        self._between = False
         self._since_ns = 0
         self._lost: ClosedError | None = None
         self._reading = True
@@ -149,7 +143,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, head: bytes, body: bytes) -> None:
         """Send a whole request; the answer's reading begins."""
-        self.free = self.touched = self._ended = self.headed = self.framed = self._between = False
+        self.free = self.touched = self._ended = self.headed = self.framed = False
         self.content_type = b""
         if self.odd or self.pieces:
             self._forget()
@@ -212,10 +206,8 @@ class Connection(asyncio.Protocol):
             await self.arrival()
         return self.taken()
 
-    async def flow(self, pump: Callable[[], None], alone: Callable[[bytes], bool] | None = None) -> None:
+    async def flow(self, pump: Callable[[], None]) -> None:
         """Call `pump` at each arrival of bytes, until the answer's end or a `wake`; nothing when bytes are here already.
-
-        `alone(data)` is shown first what comes between two chunks, as it came: True when it was one whole chunk, and is taken.
 
         Raises:
             Whatever `wake` is given; TimeoutError.
@@ -223,11 +215,11 @@ class Connection(asyncio.Protocol):
         """
         if self.pieces or self._ended or self._lost is not None:
             return
-        self._pump, self._alone = pump, alone
+        self._pump = pump
         try:
             await self.arrival()
         finally:
-            self._pump = self._alone = None
+            self._pump = None
 
     def wake(self, error: BaseException | None = None) -> None:
         """End a `flow`."""
@@ -271,15 +263,6 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the answer; bytes nobody asked for end the connection."""
-        if (
-            self._between
-            and self._alone is not None
-            and len(data) <= ALONE_BYTES_MAX
-            and not self.pieces
-            and self._alone(data)
-        ):
-            self._since_ns = self._silence.now_ns
-            return
         unasked = self._ended
         if unasked:
             self._lose(ClosedError("it sent bytes without being asked", garbage=True))
@@ -292,8 +275,6 @@ class Connection(asyncio.Protocol):
             self._lose(ClosedError(f"it does not speak HTTP/1.1 ({error})", garbage=True))
             self._transport.abort()
             return
-        if self._between and data[-4:] != b"\n\n\r\n":  # behind the chunk came a part of the next one's frame
-            self._between = False
         if self._ended:
             self._waiter.wake()
         elif self._pump is not None and self.pieces:
@@ -384,20 +365,14 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, data: bytes) -> None:
         """A piece of the body."""
-        self._between = False
         if not self._ended:
             self.pieces.append(data)
-
-    def on_chunk_complete(self) -> None:
-        """A chunk is whole, and its frame closed."""
-        self._between = True
 
     def on_message_complete(self) -> None:
         """The answer is whole."""
         if self._ended or not self.headed:
             return
         self._ended = True
-        self._between = False
         self._watched.discard(self)
         if not self._parser.should_keep_alive():  # only right inside this call-back
             self._lost = self._lost or ClosedError("the engine closes after each answer")

@@ -23,20 +23,20 @@ JSON: Final = b"application/json"
 EVENT_STREAM: Final = b"text/event-stream"
 
 Give = Callable[[Chunk], Awaitable[None] | None]
-GiveToken = Callable[[bytes, bool], Awaitable[None] | None]
+GiveTokens = Callable[[bytes, int], Awaitable[None] | None]
 
 
 class _Flow:
     """A stream that is pushed: `pump` hands over what has come to `connection`; `blocked` is what to await before more."""
 
-    __slots__ = ("_give", "_token", "blocked", "connection", "reader")
+    __slots__ = ("_give", "_tokens", "blocked", "connection", "reader")
 
     connection: Connection
     reader: Reader
 
-    def __init__(self, give: Give, token: GiveToken | None) -> None:
+    def __init__(self, give: Give, tokens: GiveTokens | None) -> None:
         self._give = give
-        self._token = token
+        self._tokens = tokens
         self.blocked: Awaitable[None] | None = None
 
     def unblocked(self) -> Awaitable[None] | None:
@@ -46,19 +46,19 @@ class _Flow:
 
     def pump(self) -> None:
         """Called when bytes have come; nothing is raised from here, as the caller is the connection."""
-        connection, reader, token = self.connection, self.reader, self._token
+        connection, reader, tokens = self.connection, self.reader, self._tokens
         pieces = connection.pieces
         data, marker = pieces[0], reader.marker
         try:
             if (
                 marker
-                and token is not None
+                and tokens is not None
                 and data.rfind(marker) >= 0  # mostly at its end
                 and data.partition(b"\n")[2] == b"\n"  # one line, and the empty one after it
                 and len(pieces) == 1
             ):
                 del pieces[0]
-                self.blocked = token(data, False)
+                self.blocked = tokens(data, 1)
             else:
                 chunk = reader.take(connection.taken())
                 if chunk is not None:
@@ -68,27 +68,6 @@ class _Flow:
             return
         if self.blocked is not None or reader.problem is not None:
             connection.wake()
-
-    def alone(self, data: bytes) -> bool:
-        """Hand over one whole chunk as it came, if it is one token in the frame that we would put around it."""
-        marker, token = self.reader.marker, self._token
-        if not marker or token is None:
-            return False
-        size, _, rest = data.partition(b"\r\n")
-        if (
-            rest.rfind(marker) < 0
-            or rest.partition(b"\n")[2] != b"\n\r\n"  # one line, the empty one after it, and the frame's end
-            or size != b"%x" % (len(rest) - 2)
-        ):
-            return False
-        try:
-            self.blocked = token(data, True)
-        except Exception as error:  # noqa: BLE001  (raised where the answer is awaited)
-            self.connection.wake(error)
-            return True
-        if self.blocked is not None:
-            self.connection.wake()
-        return True
 
 
 class OpenAIAnswer:
@@ -144,14 +123,12 @@ class OpenAIAnswer:
             raise self._engine.failed(*problem)
         raise StopAsyncIteration
 
-    async def push(self, give: Give, token: GiveToken | None = None, *, framed: bool = False) -> None:
+    async def push(self, give: Give, tokens: GiveTokens | None = None) -> None:
         """Hand every chunk to `give` the moment it comes, inside the call that brings its bytes; wait where `give` says so.
 
-        `token(data, False)`, when there is one, gets those that are nothing but one token, which are nearly all of a stream; where
-        `framed` is said, `token(data, True)` those that came as one chunk of HTTP/1.1, with its frame.
+        `tokens(data, count)`, when there is one, gets those that are nothing but tokens, which are nearly all of a stream.
         """
-        flow = _Flow(give, token)
-        alone = flow.alone if framed else None
+        flow = _Flow(give, tokens)
         try:
             chunk = await (self._first() if self._connection is None else self.__anext__())
             while True:
@@ -163,7 +140,7 @@ class OpenAIAnswer:
                 if self._reader is not None and self._reader.problem is None:
                     assert self._connection is not None
                     flow.connection, flow.reader = self._connection, self._reader
-                    await self._connection.flow(flow.pump, alone)
+                    await self._connection.flow(flow.pump)
                     while (waiting := flow.unblocked()) is not None:
                         await waiting
                 chunk = await self.__anext__()

@@ -63,8 +63,6 @@ async def _relay_chunks(gateway: "Gateway", exchange: Exchange, stream: AsyncIte
     """The same, chunk by chunk."""
     assert exchange.replica is not None
     now_ns, timeline, write = gateway.now_ns, exchange.timeline, exchange.sink.write
-    framer = getattr(exchange.sink, "framer", None)
-    write_framed = None if framer is None else framer()
     tokens = last_ns = stall_ns = 0
     usage, copy = None, copier_of(gateway.cached, exchange)
 
@@ -89,19 +87,19 @@ async def _relay_chunks(gateway: "Gateway", exchange: Exchange, stream: AsyncIte
             usage = chunk.usage
         return waiting
 
-    def give_token(data: bytes, framed: bool) -> Awaitable[None] | None:
-        """The same for chunks in mid-stream that are nothing but one token, and may have their frame around them."""
+    def give_tokens(data: bytes, count: int) -> Awaitable[None] | None:
+        """The same for chunks in mid-stream that are nothing but tokens."""
         nonlocal tokens, last_ns, stall_ns
         before_ns, last_ns = last_ns, now_ns()
         if last_ns - before_ns > stall_ns:  # noqa: PLR1730  (`max` costs a call)
             stall_ns = last_ns - before_ns
-        tokens += 1
-        return write_framed(data) if framed and write_framed is not None else write(data)
+        tokens += count
+        return write(data)
 
     try:
         push = getattr(stream, "push", None)
         if push is not None:
-            await push(give, give_token if copy is None else None, framed=write_framed is not None)
+            await push(give, give_tokens if copy is None else None)
         else:
             await pull(stream, give)
     finally:

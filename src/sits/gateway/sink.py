@@ -7,7 +7,6 @@ Deliberately absent: the connection and what else is asked on it (gateway.connec
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from sits.gateway.http import CLOSES, HEAD_END, LAST_CHUNK, status_line
@@ -64,14 +63,6 @@ class HttpSink:
             if not data:  # an empty chunk would end the body
                 return None
             data = b"%x\r\n%b\r\n" % (len(data), data)
-        return self.write_framed(data)
-
-    def framer(self) -> "Callable[[bytes], asyncio.Future[None] | None] | None":
-        """What takes a piece of a stream that has the frame of a chunk already; None where the client takes no chunks."""
-        return self.write_framed if self.chunked else None
-
-    def write_framed(self, data: bytes) -> "asyncio.Future[None] | None":
-        """Send a piece of a stream as it is."""
         if self._head:
             data, self._head = self._head + data, b""
         connection = self._connection
