@@ -38,9 +38,14 @@ class NoKeeper:
         return answer
 
 
-def house_of(store, objective="1.2s", world=None):
-    fleet = load_fleet(FLEET.format(store=store, objective=objective))
-    shared = Shared(1, 64)
+def house_of(store, objective="1.2s", world=None, more=0):
+    """`more` engines beside the four."""
+    others = "".join(
+        f"  - {{kind: openai, name: c{i}, url: 'http://10.0.1.{i}:8000', models: [m{i % 3}]}}\n"
+        for i in range(more)
+    )
+    fleet = load_fleet(FLEET.format(store=store, objective=objective) + others)
+    shared = Shared(1, 64 + more)
     slots = assign_slots(shared, {}, [engine.name for engine in fleet.engines])
     generation = Generation(
         number=3, name="g3", run_id="generated-1", fleet=fleet, written=fleet, slots=slots

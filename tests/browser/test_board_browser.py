@@ -9,6 +9,7 @@ from board_rows import MINUTE_NS, row, stored
 from board_served import house_of, in_flight, serving
 from chromium_driven import driven
 from sits.app.board import stream
+from sits.gateway.shared import OPEN_NS
 from sits.telemetry.store import DuckStore
 from sits.world import RealWorld, stream_generator
 
@@ -256,3 +257,27 @@ def test_a_tab_that_nobody_sees_gives_its_stream_back(chromium, board):
     page.until("document.querySelector('#inflight').textContent === '77'")
     assert len(room._streams.clients) == before
     page.close()
+
+
+@pytest.mark.parametrize("width", [320, 1440])
+def test_of_a_large_fleet_it_shows_what_needs_somebody(chromium, tmp_path, width):
+    house = house_of(tmp_path / "nothing", more=196)
+    house.shared.row(0)[1 + 4 * house.generation.slots["c150"] + OPEN_NS] = house.world.now_ns() + 10**12
+    in_flight(house, "c77", 50, 0)
+    names = "[...document.querySelectorAll('#engines .head > span:first-child')].map(one => one.textContent)"
+    with serving(house) as (url, _):
+        page = opened(chromium, url, width, until="document.querySelectorAll('#engines li').length === 24")
+        assert page.run(names)[:3] == ["c150", "c77", "a0"]
+        assert "200 engines, 1 down" in page.run("document.querySelector('#l-fleet').textContent")
+        assert page.run(MEASURE)["scroll"] == width
+        page.run("document.querySelector('#more-engines').focus()")
+        page.key("Enter")
+        page.until("document.querySelectorAll('#engines li').length === 200")
+        assert page.run("document.activeElement.textContent") == "Show the 24 that need somebody most"
+        page.run("document.querySelector('[name=model]').append(new Option('m1', 'm1'))")
+        page.run(
+            "(m => { m.value = 'm1'; m.dispatchEvent(new Event('change', {bubbles: true})) })(document.querySelector('[name=model]'))"
+        )
+        page.until("document.querySelectorAll('#engines li').length === 65")
+        assert "65 engines of 200" in page.run("document.querySelector('#l-fleet').textContent")
+        page.close()

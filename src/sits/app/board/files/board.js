@@ -81,7 +81,7 @@ function listen(mine, asked) {
   const on = (kind, show) => mineToo.addEventListener(kind, event => { if (mine === round) { show(JSON.parse(event.data)); fresh(); } });
   on('overview', one => { const first = !told || told.state === 'empty'; overview(one); if (first && one.state !== 'empty') { clearTimeout(dear); dearer(mine); } });
   on('burn', one => panels.burn(one, only()));
-  on('pulse', panels.pulse); on('fleet', panels.fleet);
+  on('pulse', panels.pulse); on('fleet', one => panels.fleet(one, only()));
   on('trouble', one => trouble(one.of === 'overview' ? 'The store cannot be read' : `No figures of the ${one.of}`, `${one.message}${one.hint ? `. ${one.hint}` : ''}. What is shown is the last that was known.`));
   mineToo.onerror = async () => {
     fresh();

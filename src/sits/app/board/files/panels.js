@@ -153,10 +153,22 @@ export function fall(told) {
     make('p', {class: 'sub'}, 'The dashed line is the first token. Stages and what no stage explains add up to the whole.')];
 }
 
-export function fleet(told) {
-  const engines = told.engines, down = engines.filter(one => !one.up).length, unknown = engines.filter(one => !one.known).length;
-  set('l-fleet', `${say.plural(engines.length, 'engine')}${down ? `, ${down} down` : ', all up'}${unknown ? `; the state of ${unknown} is unknown (no word for ${told.stale_s} s)` : ''}`);
-  put('engines', engines.map(one => {
+// Of a large fleet first what needs somebody; the others when they are asked for.
+const MANY = 24;
+let all = false;
+const need = one => (one.up ? 0 : 1e9) + (one.known && one.kv_usage >= 0.95 ? 1e8 : 0) + (one.known ? one.requests_waiting * 1e3 : 1e7) + one.requests;
+export function fleet(told, only) {
+  const engines = told.engines.filter(one => (!only.engine || one.name === only.engine) && (!only.model || one.models.includes(only.model)));
+  const down = engines.filter(one => !one.up).length, unknown = engines.filter(one => !one.known).length, many = engines.length > MANY;
+  const shown = many && !all ? engines.map((one, i) => [need(one), i, one]).sort((a, b) => b[0] - a[0] || a[1] - b[1]).slice(0, MANY).map(([, , one]) => one) : engines;
+  const left = engines.length < told.engines.length ? ` of ${told.engines.length}` : '';
+  set('l-fleet', `${say.plural(engines.length, 'engine')}${left}${down ? `, ${down} down` : ', all up'}${unknown ? `; the state of ${unknown} is unknown (no word for ${told.stale_s} s)` : ''}${many && !all ? `. Shown are the ${MANY} that need somebody most: down, no word, KV full, then by what waits and what is in flight.` : ''}`);
+  const button = $('more-engines');
+  button.hidden = !many;
+  button.textContent = all ? `Show the ${MANY} that need somebody most` : `Show all ${say.count(engines.length)} engines`;
+  button.setAttribute('aria-expanded', String(all));
+  button.onclick = () => { all = !all; fleet(told, only); };
+  put('engines', shown.map(one => {
     const kv = make('b', {}), full = say.known(one.kv_usage) && one.kv_usage >= 0.95;
     kv.style.width = `${(one.kv_usage || 0) * 100}%`;
     const row = (name, value) => [make('dt', {}, name), make('dd', {}, value)];
