@@ -28,6 +28,7 @@ import numpy as np
 from sits.core.breakpoints import NAMES, POINT_COUNT
 from sits.core.timeline import Timeline
 from sits.telemetry.dialects import ClickDialect
+from sits.telemetry.duck import WRITTEN
 from sits.telemetry.parts import HOUR_NS, hour_of, part_name
 from sits.telemetry.queries import QUERIES, fleet_queries, parameters_of
 from sits.telemetry.recorder import LABELS, NUMBERS, Recorder, row_of
@@ -109,7 +110,7 @@ def make_hour(db: Any, path: Path, hour: int, rows: int) -> None:
     db.execute(f"""COPY (
         SELECT {", ".join(told)} FROM (
             SELECT {hour * rows} + i AS g, {wall} + (i * {HOUR_NS / rows})::BIGINT AS wall_ns, random() AS u, {steps} FROM range({rows}) t(i)
-        )) TO '{file}' (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 8192)""")
+        )) TO '{file}' ({WRITTEN})""")
 
 
 def best(times: int, ask: Callable[[], Any]) -> float:

@@ -208,8 +208,10 @@ class Sketches:
         cells += (slots * _CELLS)[:, np.newaxis]
         self._fresh.append(cells[fine])
         took *= fine
-        for slot in np.unique(slots).tolist():
-            self._sums_ns[slot] += took[slots == slot].sum(axis=0, dtype=np.float64)
+        those = np.unique(slots).tolist()
+        for slot in those:
+            mine = took[slots == slot] if len(those) > 1 else took
+            self._sums_ns[slot] += mine.sum(axis=0, dtype=np.float64)
 
     def _settle(self) -> None:
         """Add what is fresh to what is counted: occupied cells in order, and how many values each holds."""

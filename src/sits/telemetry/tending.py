@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from sits.core.ports import World
 from sits.telemetry import indexes, lookups
-from sits.telemetry.duck import connect, failure, quoted
+from sits.telemetry.duck import WRITTEN, connect, failure, quoted
 from sits.telemetry.durable import sync
 from sits.telemetry.indexes import WORTH, index_of, is_index
 from sits.telemetry.lookups import KEYS, lookup_of
@@ -39,7 +39,6 @@ from sits.telemetry.tables import TABLES
 from sits.world import RealWorld
 
 SETTLED_NS = 2 * 60 * 10**9
-ROW_GROUP = 8192
 
 
 class Tended(NamedTuple):
@@ -82,10 +81,9 @@ def _merge(db: Any, hour: Path, parts: list[Part]) -> int:
     counts = [_flush_rows(db, part) for part in parts]
     told = f", KV_METADATA {{{FLUSH_ROWS}: {quoted(','.join(counts))}}}" if all(counts) else ""
     select = f"SELECT * FROM read_parquet([{listed}], union_by_name=true)"
-    options = f"FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP}{told}"
     name = part_name(parts[0].writer, parts[0].first, parts[-1].last)
     temporary = hour / f"{TEMPORARY}{os.getpid()}-{name}"
-    db.execute(f"COPY ({select}) TO {quoted(str(temporary))} ({options})")
+    db.execute(f"COPY ({select}) TO {quoted(str(temporary))} ({WRITTEN}{told})")
     _appear(temporary, hour / name)
     return len(parts)
 
