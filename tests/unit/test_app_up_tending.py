@@ -67,3 +67,15 @@ def test_what_could_not_be_tended_is_counted(tmp_path):
     tending.look()
     assert tending.failures == 2
     tending.stop()
+
+
+def test_the_process_is_told_the_share_that_is_kept(tmp_path):
+    world, told = SetWorld(), tmp_path / "told"
+    writes = f"import sys, pathlib; pathlib.Path({str(told)!r}).write_text(' '.join(sys.argv[1:]))"
+    tending = Tending(tmp_path, world, (sys.executable, "-c", writes))
+    tending.share = 0.25
+    world.wall += 2 * HOUR_NS
+    tending.look()
+    tending._process.wait()
+    assert told.read_text() == f"{tmp_path} 0.25"
+    tending.stop()

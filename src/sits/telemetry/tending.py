@@ -5,7 +5,7 @@ it appears, contains the flushes of the narrow ones by its name, and those go `g
 
 Rules: an hour is over `SETTLED_NS` after its end.  What cannot be read is left as it is and said.
 
-`python -m sits.telemetry.tending STORE` does it once: a gateway's keeper starts that when an hour is over, so that its own memory stays small.
+`python -m sits.telemetry.tending STORE SHARE` does it once: a gateway's keeper starts that when an hour is over, so that its own memory stays small.
 
 Deliberately absent: when it is done, and retention.
 """
@@ -17,6 +17,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from sits.core.ports import World
 from sits.telemetry import indexes, lookups
@@ -36,6 +38,7 @@ from sits.telemetry.parts import (
     runs,
 )
 from sits.telemetry.tables import TABLES
+from sits.telemetry.thinned_traces import AFTER_NS, THINNED, kept
 from sits.world import RealWorld
 
 SETTLED_NS = 2 * 60 * 10**9
@@ -49,8 +52,18 @@ class Tended(NamedTuple):
     troubles: list[str]
 
 
-def tend(path: Path, world: World | None = None, *, grace_ns: int = 60 * 10**9, worth: int = WORTH) -> Tended:
-    """Merge, index and sweep the hours of the store in `path` that are over."""
+def tend(
+    path: Path,
+    world: World | None = None,
+    *,
+    grace_ns: int = 60 * 10**9,
+    worth: int = WORTH,
+    share: float = 1.0,
+) -> Tended:
+    """Merge, index and sweep the hours of the store in `path` that are over.
+
+    With a `share` below 1, spans and sightings of traces of which no request was kept go (`telemetry.thinned_traces`).
+    """
     now_ns = (world or RealWorld()).wall_ns()
     merged, indexed = 0, 0
     troubles: list[str] = []
@@ -59,11 +72,12 @@ def tend(path: Path, world: World | None = None, *, grace_ns: int = 60 * 10**9, 
         for table in TABLES:
             for hour in hours_of(path / table):
                 end = hour_end_ns(hour.name)
-                if end is None or now_ns < end + SETTLED_NS:
+                thin = share < 1.0 and table in THINNED
+                if end is None or now_ns < end + SETTLED_NS + AFTER_NS * thin:
                     continue
                 try:
                     for parts in runs(current(parts_in(hour))):
-                        merged += _merge(db, hour, parts)
+                        merged += _merge(db, hour, parts, share if thin else 1.0)
                     indexed += sum(_index(db, table, part, worth) for part in current(parts_in(hour)))
                 except (OSError, failure()) as error:
                     troubles.append(f"{hour}: {error}")
@@ -73,14 +87,15 @@ def tend(path: Path, world: World | None = None, *, grace_ns: int = 60 * 10**9, 
     return Tended(merged, indexed, troubles)
 
 
-def _merge(db: Any, hour: Path, parts: list[Part]) -> int:
+def _merge(db: Any, hour: Path, parts: list[Part], share: float) -> int:
     """Make one file of a run of a writer's; how many it replaces."""
     if len(parts) < 2:
         return 0
     listed = ", ".join(quoted(str(part.path)) for part in parts)
-    counts = [_flush_rows(db, part) for part in parts]
+    where = f" WHERE {kept(db, hour, share)}" if share < 1.0 else ""
+    counts = [_flush_rows(db, part, where) for part in parts]
     told = f", KV_METADATA {{{FLUSH_ROWS}: {quoted(','.join(counts))}}}" if all(counts) else ""
-    select = f"SELECT * FROM read_parquet([{listed}], union_by_name=true)"
+    select = f"SELECT * FROM read_parquet([{listed}], union_by_name=true){where}"
     name = part_name(parts[0].writer, parts[0].first, parts[-1].last)
     temporary = hour / f"{TEMPORARY}{os.getpid()}-{name}"
     db.execute(f"COPY ({select}) TO {quoted(str(temporary))} ({WRITTEN}{told})")
@@ -88,13 +103,23 @@ def _merge(db: Any, hour: Path, parts: list[Part]) -> int:
     return len(parts)
 
 
-def _flush_rows(db: Any, part: Part) -> str:
-    """Rows of each flush inside, with commas between; empty when the file does not tell."""
+def _flush_rows(db: Any, part: Part, where: str) -> str:
+    """Rows of each flush inside, with commas between, of those that stay; empty when the file does not tell."""
     file = quoted(str(part.path))
     if part.width == 1:
-        return str(db.execute(f"SELECT num_rows FROM parquet_file_metadata({file})").fetchone()[0])
-    told = db.execute(f"SELECT value FROM parquet_kv_metadata({file}) WHERE key = '{FLUSH_ROWS}'").fetchone()
-    return told[0].decode() if told else ""
+        told = str(db.execute(f"SELECT num_rows FROM parquet_file_metadata({file})").fetchone()[0])
+    else:
+        row = db.execute(
+            f"SELECT value FROM parquet_kv_metadata({file}) WHERE key = '{FLUSH_ROWS}'"
+        ).fetchone()
+        told = row[0].decode() if row else ""
+    if not told or not where:
+        return told
+    numbers = db.execute(
+        f"SELECT file_row_number AS i FROM read_parquet({file}, file_row_number=true){where}"
+    ).fetchnumpy()["i"]
+    edges = np.cumsum([0, *map(int, told.split(","))])
+    return ",".join(map(str, np.diff(np.searchsorted(np.sort(numbers), edges)).tolist()))
 
 
 def _index(db: Any, table: str, part: Part, worth: int) -> bool:
@@ -142,4 +167,4 @@ def _sweep(hour: Path, before_ns: int) -> None:
 
 if __name__ == "__main__":
     os.nice(19)
-    sys.exit(1 if tend(Path(sys.argv[1])).troubles else 0)
+    sys.exit(1 if tend(Path(sys.argv[1]), share=float(sys.argv[2])).troubles else 0)

@@ -66,11 +66,13 @@ class Books:
         self.writer = StoreWriter(self._store, {**self._arrivals, **figures}, period_s=WRITE_S)
         self._retain(fleet)
         self._tending = Tending(path, world)
+        self._tending.share = thinning.sampler.keep.share
         self.writer.start()
 
     def adopt(self, fleet: Fleet) -> None:
         """Keep the share of rows that another configuration wants, and judge by its objective; what is known of the slowest stays."""
         self._thinning.sampler.keep = keep_of(fleet)
+        self._tending.share = self._thinning.sampler.keep.share
         self._retain(fleet)
         self._judge(fleet)
 

@@ -25,6 +25,7 @@ class Tending:
 
     Attributes:
         failures: times that hours could not be tended, or not all of them.
+        share: of ordinary requests, what is kept: spans of others are thinned to it.
 
     """
 
@@ -35,6 +36,7 @@ class Tending:
         self._hour = self._now()
         self._process: subprocess.Popen[bytes] | None = None
         self.failures = 0
+        self.share = 1.0
 
     def look(self) -> None:
         """Begin when it is time."""
@@ -45,7 +47,7 @@ class Tending:
         if hour > self._hour and self._process is None:
             self._hour = hour
             self._process = subprocess.Popen(  # noqa: S603 - our own module
-                [*self._command, str(self._path)],
+                [*self._command, str(self._path), str(self.share)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
