@@ -24,6 +24,7 @@ import msgspec
 
 from sits import __version__
 from sits.app.shift.shifting import Shifting
+from sits.app.up.early import Early
 from sits.app.up.generation import Generation, unpack
 from sits.app.up.link import Hear, Link, Serve
 from sits.app.up.profiling import Desk as Profiles
@@ -77,7 +78,7 @@ class Keeper:
         self._known: dict[int, Vitals] = {}
         self._past: Vitals = {}
         self._admin: Vitals = {}
-        self._early: list[Sequence[Any]] = []
+        self._early = Early()
         self._books: Books | None = None
         self._watch: Watch | None = None
         self._finished = asyncio.Event()
@@ -111,9 +112,8 @@ class Keeper:
         )
         self._services.adopt(first.fleet)
         books = await asyncio.to_thread(self._open)
-        for body in self._early:
-            books.add(*body)
-        self._books, self._early = books, []
+        self._early.hand_over(books.add)
+        self._books = books
         self._serve(self._generation)
         supervisor.send("ready")
         await self._finished.wait()
@@ -207,7 +207,7 @@ class Keeper:
         elif body[0] == "signals":
             self._states.see(body[2])
         if self._books is None:
-            self._early.append(body)
+            self._early.add(body)
         else:
             self._books.add(*body)
 
@@ -246,7 +246,7 @@ class Keeper:
 
     def _dropped(self) -> int:
         total = added((self._past, *self._known.values())).get("sits_rows_dropped_total", {}).get("", 0)
-        return int(total) + (self._books.dropped if self._books is not None else 0)
+        return int(total) + self._early.dropped + (self._books.dropped if self._books is not None else 0)
 
     async def _page(self, _: object) -> bytes:
         """The metrics page of the whole gateway."""
@@ -256,6 +256,7 @@ class Keeper:
         mine: Vitals = {
             "sits_build_info": {f'environment="{environment}",version="{__version__}"': 1},
             "sits_workers": {"": len(about.workers)},
+            "sits_rows_dropped_total": {"": self._early.dropped},
             "sits_restarts_total": {
                 f'process="{name}"': count
                 for name, count in (dict.fromkeys(pids, 0) | about.restarts).items()
