@@ -1,14 +1,16 @@
 """What is held of requests that are not all here: one budget over all connections, heads judged early, slow clients cut off."""
 
+import asyncio
 import gc
 import tracemalloc
+import types
 import weakref
 
 import orjson
 import pytest
 
 from core_fleets import FLEET
-from gateway_upstream import CHAT, House, chunked, live, post, says, until
+from gateway_upstream import CHAT, SSE_HEAD, STREAM, House, chunked, live, post, says, until
 from sits.core.config import load_fleet
 from sits.core.errors import ConfigError
 from sits.core.units import SECOND
@@ -156,6 +158,39 @@ async def test_what_does_not_fit_is_refused_by_its_head_and_else_at_the_byte_too
         await house.settled(3)
         await until(lambda: not house.server.connections)
         assert bodies.held == 0
+
+
+@live
+async def test_a_stream_that_has_begun_holds_nothing_of_what_was_asked():
+    asked = post(CHAT | {"stream": True, "pad": "x" * (300 * KB)})
+    async with House(says(SSE_HEAD + chunked(STREAM[1]), "hang")) as house, Client(house) as client:
+        bodies = house.server.bodies
+        for turn in (1, 2):  # the first of its standing is remembered with what its headers said
+            await client.send(asked)
+            await until(house.up.hanging.is_set)
+            assert b"Hel" in await client.reader.readuntil(b"\n\n")
+            assert bodies.held == 0
+            (connection,) = house.server.connections
+            assert not any(type(one) is bytes and len(one) > 100 * KB for one in reachable(connection))
+            client.writer.transport.abort()
+            await house.settled(turn)
+            house.up.hanging.clear()
+            client.reader, client.writer = await house.connect()
+        assert [hit.body for hit in house.up.hits] == [asked.partition(b"\r\n\r\n")[2]] * 2
+
+
+SHARED = (type, types.ModuleType, types.FunctionType, asyncio.AbstractEventLoop, asyncio.Task)
+
+
+def reachable(root):
+    """What an object holds, by way of others too."""
+    seen, ahead = {}, [root]
+    while ahead:
+        one = ahead.pop()
+        if id(one) not in seen and not isinstance(one, SHARED):
+            seen[id(one)] = one
+            ahead += gc.get_referents(one)
+    return seen.values()
 
 
 @live

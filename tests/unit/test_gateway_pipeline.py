@@ -1,6 +1,7 @@
 """The pipeline on fake engines and a virtual loop: outcomes, counts, marks, windows, retries, cancellation."""
 
 import asyncio
+import copy
 
 import orjson
 import pytest
@@ -44,7 +45,7 @@ class Script:
         self.closed = 0
 
     async def generate(self, request, timeline):
-        self.seen.append(request)
+        self.seen.append(copy.copy(request))  # its body is let go of later
         timeline.mark(ENGINE_RECV, self.world.now_ns())
         try:
             for step in self.steps:

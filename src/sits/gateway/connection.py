@@ -73,7 +73,7 @@ class Connection(asyncio.Protocol):
         self.paused: asyncio.Future[None] | None = None
         self.paused_ns = 0
         self.since_ns = server.now_ns()
-        self._queue: deque[Event] = deque()
+        self._queue: deque[Event] | tuple[()] = ()  # an empty deque takes more than most connections
         self.task: Strand | None = None
         self._answering: tuple[HttpSink, SitsError | None] | None = None
         self.reading = True
@@ -116,7 +116,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Gone: so is what it asked for."""
         self.server.connections.discard(self)
-        self._queue.clear()
+        self._queue = ()
         self.reader.close()
         self.server.bodies.let_go(self)
         if self._farewell is not None:
@@ -162,8 +162,14 @@ class Connection(asyncio.Protocol):
         self.reader.refuse(error, events)
         self._judged, self._slack = None, 0
         self._weigh(0)
-        self._queue += events
+        self._line_up(events)
         self._next()
+
+    def begun(self) -> None:
+        """A stream of an answer begins: what was asked is needed no more, and not held."""
+        if self.charged:
+            self._serving = 0
+            self._weigh(0)
 
     # -- requests that are not whole, not small, or not alone -------------------------------------------------------
 
@@ -188,7 +194,7 @@ class Connection(asyncio.Protocol):
         self._judged = head
         if not self._weigh(now_ns):
             self._find_no_room(events, now_ns)
-        self._queue += events
+        self._line_up(events)
         self._next()
         if self._queue and self.reading and self._crowded() and not reader.ended:
             self.reading = False
@@ -235,6 +241,12 @@ class Connection(asyncio.Protocol):
 
     # -- one request after the other -----------------------------------------------------------------------------
 
+    def _line_up(self, events: list[Event]) -> None:
+        if self._queue:
+            self._queue += events
+        elif events:
+            self._queue = deque(events)
+
     def _next(self) -> None:
         while (
             self._queue
@@ -252,6 +264,8 @@ class Connection(asyncio.Protocol):
             else:
                 self._refusing = True
                 self._say_why(event)
+        if not self._queue:
+            self._queue = ()
         if self.charged:
             if self._answering is None:
                 self._serving = 0

@@ -24,6 +24,8 @@ from sits.policy.release import Assignment, Target
 OUTCOMES: Final = ("completed", "failed", "cancelled", "refused")
 """How a request can end.  `refused`: never worked on, by us or by the engine (4xx, 429, limits)."""
 
+NO_HEADERS: Final[Mapping[bytes, bytes]] = {}
+
 NOT_ASKED: Final = (-1, -1, 0)
 """What admission saw of an exchange that did not come so far."""
 

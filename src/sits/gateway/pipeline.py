@@ -50,6 +50,7 @@ from sits.gateway.decisions import Add, Decisions, headers_read
 from sits.gateway.endpoints import LAYERS
 from sits.gateway.exchange import (
     CLIENT_LEFT,
+    NO_HEADERS,
     OUTCOMES,
     Cpu,
     Exchange,
@@ -80,7 +81,6 @@ from sits.policy.admit import refusal
 from sits.policy.inject import Injector
 from sits.policy.release import Assigner
 
-NO_HEADERS: Mapping[bytes, bytes] = {}
 JSON: Final = b"application/json"
 
 
@@ -284,7 +284,8 @@ class Gateway:
         """Answer `request` into `sink`; returns when the answer is flushed.
 
         The caller has marked points 0 and 1.  `headers` are the request's, by lower-case name; `problem` is what made
-        it unreadable, to be answered (and recorded) like any other refusal.
+        it unreadable, to be answered (and recorded) like any other refusal.  The request is ours from here on: its body is
+        let go of when a stream begins.
 
         Raises:
             CancelledError: the caller cancelled, because the client left; the exchange is recorded all the same.

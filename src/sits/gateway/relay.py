@@ -7,6 +7,7 @@ Rules:
   `first_token` stays missing: its decoding must not count as TTFT.
 - The longest wait between two chunks of a stream is kept (`stall_ns`): a mean between tokens hides it.
 - The engine's refusals (4xx, 429) pass through.
+- Once a stream has begun nobody is asked again, so what was asked (a prompt of megabytes, perhaps) is let go of.
 
 Deliberately absent: retries and errors (gateway.pipeline), and what the bytes mean (the engine's reader).
 """
@@ -20,7 +21,7 @@ from sits.core.request import Chunk
 from sits.core.timeline import MEASURED as MEASURED  # noqa: PLC0414  (also for others)
 from sits.core.units import MS
 from sits.gateway.adapters.stage import check_answer
-from sits.gateway.exchange import Exchange
+from sits.gateway.exchange import NO_HEADERS, Exchange
 from sits.gateway.pulling import pull
 from sits.gateway.versions import copier_of
 
@@ -124,6 +125,10 @@ def _start(gateway: "Gateway", exchange: Exchange, chunk: Chunk) -> None:
     exchange.content_type = content_type = chunk.content_type or (SSE if exchange.request.stream else JSON)
     if content_type != JSON:
         exchange.streaming = content_type.startswith(b"text/event-stream")
+    if exchange.streaming:
+        exchange.request.body = b""
+        if exchange.standing.recorded:  # else the record will begin with what they say
+            exchange.headers = NO_HEADERS
     if status >= 400:
         exchange.end("refused", status, f"engine_{status}")
     at, slots = exchange.timeline.at, exchange.standing.slots

@@ -47,8 +47,10 @@ class HttpSink:
     def start(self, status: int, content_type: bytes, lines: bytes = b"") -> None:
         """Prepare the head; it leaves with the first piece of the body."""
         self._head = b"%bcontent-type: %b%b%b" % (status_line(status), content_type, self._said, lines)
+        self._said = b""
         if self._streaming or content_type.startswith(b"text/event-stream"):
             self._streaming = True
+            self._connection.begun()
             self.close = self.close or not self.chunked or self._connection.server.draining
             if self.chunked:
                 self._head += b"\r\ntransfer-encoding: chunked"
