@@ -146,8 +146,15 @@ def tail(store: DuckStore, fleet: Fleet, look: Look, now_ns: int) -> dict[str, A
     """
     metric = fleet.objective.metric
     bounds = _bounds(look, now_ns)
-    thinned = any(one["thinned"] for one in store.scan("board_thinned", **bounds))
-    rows = store.scan(f"board_tail_{metric}_weighted" if thinned else f"board_tail_{metric}", **bounds)
+    if (
+        bounds.get("tenant") is None
+    ):  # hours that are over have this ready, weights and all; tenants are in no index
+        rows = store.scan(
+            f"slow_{metric}_stages", **{name: bounds[name] for name in bounds if name != "tenant"}
+        )
+    else:
+        thinned = any(one["thinned"] for one in store.scan("board_thinned", **bounds))
+        rows = store.scan(f"board_tail_{metric}_weighted" if thinned else f"board_tail_{metric}", **bounds)
     stages = [
         {
             "stage": row["stage"],
