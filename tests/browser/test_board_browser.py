@@ -281,3 +281,20 @@ def test_of_a_large_fleet_it_shows_what_needs_somebody(chromium, tmp_path, width
         page.until("document.querySelectorAll('#engines li').length === 65")
         assert "65 engines of 200" in page.run("document.querySelector('#l-fleet').textContent")
         page.close()
+
+
+def test_a_name_that_is_slow_narrows_the_page(chromium, board):
+    url, _, _ = board
+    page = opened(chromium, url + "?window=1h")
+    page.until("document.querySelectorAll('#groups tbody tr').length === 2")
+    page.click("#kinds input[value=tenant]")
+    page.until("document.querySelector('#groups button[data-name=globex]')")
+    page.run("document.querySelector('#groups button[data-name=globex]').focus()")
+    page.key("Enter")
+    page.until(
+        "location.search.includes('tenant=globex') && document.querySelectorAll('#groups tbody tr').length === 1"
+    )
+    assert page.run("document.activeElement.name") == "tenant"
+    assert page.run("document.querySelector('#groups tbody td:nth-child(2)').textContent").startswith("100")
+    assert page.console == []
+    page.close()

@@ -292,3 +292,24 @@ def test_a_young_store_says_since_when(store, closed_before):
     stored(store, [row(500, NOW_NS - 60 * MINUTE_NS)], closed_before=0)
     told = figures.overview(store, FLEET, Look("15m"), NOW_NS)
     assert (told["window"]["first_ms"], told["requests"]["total"]) == (None, 100)
+
+
+def test_what_callers_did_wrong_does_not_crowd_out_what_went_wrong(store):
+    ends = [
+        ("failed", 502, "engine_timeout"),
+        ("refused", 503, "refused_full"),
+        ("refused", 429, "refused_full"),
+        ("refused", 429, "quota_requests"),
+        ("refused", 404, "model_not_found"),
+        ("cancelled", 499, "client_left"),
+        ("completed", 200, ""),
+    ]
+    stored(
+        store,
+        [
+            row(i, NOW_NS - 10**10 * (1 + i), outcome=outcome, status=status, detail=detail)
+            for i, (outcome, status, detail) in enumerate(ends)
+        ],
+    )
+    told = requests.listed(store, FLEET, Look("15m"), NOW_NS)["failed"]
+    assert [(one["status"], one["detail"]) for one in told] == [end[1:] for end in ends[:3]]

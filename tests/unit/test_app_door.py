@@ -106,6 +106,12 @@ def test_a_page_of_another_site_cannot_log_one_in():
     assert (told.status_code, "set-cookie" in told.headers) == (403, False)
 
 
+def test_who_is_sent_to_sign_in_again_is_told_why():
+    client = client_of(TWO + POLICY)
+    assert "login has ended" in client.get("/login?ended=1&next=/board/").text
+    assert "login has ended" not in client.get("/login?next=/board/").text
+
+
 class Clock:
     """A world whose clock stands still."""
 

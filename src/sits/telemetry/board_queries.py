@@ -2,6 +2,7 @@
 
 `board_minutes` gives, for each step and stage, the histograms of its minutes (`telemetry.histograms`), to be summed by the reader.
 `board_rows` gives the points of the newest requests, at most `limit`: what minutes do not have yet, and what they do not tell apart (tenants).
+`board_groups` and the two after it tell the same by model, engine and arm, over all steps.
 
 Deliberately absent: running them, and figures (`app.board`).
 """
@@ -11,6 +12,7 @@ Deliberately absent: running them, and figures (`app.board`).
 from collections.abc import Mapping
 
 from sits.core.breakpoints import NAMES
+from sits.policy.outcome import QUOTA, SERVER_ERROR, TOO_MANY
 from sits.telemetry.dialects import DuckDialect
 from sits.telemetry.stage_queries import BOUNDS, E2E, TTFT, slow_stages
 
@@ -22,6 +24,16 @@ _ROWS = f"{BOUNDS}\n    AND ($tenant IS NULL OR tenant = $tenant)"
 _OVER = (
     f"wall_ns + CASE WHEN api_recv > 0 THEN greatest(0, greatest({', '.join(NAMES)}) - api_recv) ELSE 0 END"
 )
+
+
+def _took(end: str) -> str:
+    """Nanoseconds from a completed request's arrival to a point, where both were seen; -1 else."""
+    seen = " AND ".join(
+        f"substr(exactness, {NAMES.index(name) + 1}, 1) IN ('1', '2', '3')" for name in ("api_recv", end)
+    )
+    return f"CASE WHEN outcome = 'completed' AND {seen} THEN {end} - api_recv ELSE -1 END"
+
+
 _LISTED = "id, trace_id, tenant, model, engine, outcome, status, detail, wall_ns, api_recv, first_token, last_token, sent, exactness, prompt_tokens, output_tokens"
 
 BOARD_QUERIES: Mapping[str, str] = {
@@ -38,6 +50,17 @@ HAVING count(*) > 0""",
 SELECT wall_ns, outcome, status, detail, output_tokens, weight, {", ".join(NAMES)}, exactness
 FROM requests WHERE {_ROWS} AND ($over_wall_ns IS NULL OR {_OVER} >= $over_wall_ns)
 ORDER BY wall_ns DESC LIMIT $limit""",
+    "board_groups": f"""
+SELECT model, engine, arm, list(histogram) AS histograms FROM minutes WHERE {_MINUTES} AND stage = $stage
+GROUP BY model, engine, arm ORDER BY model, engine, arm""",
+    "board_group_outcomes": f"""
+SELECT model, engine, arm, outcome, status, sum(n)::BIGINT AS n FROM outcomes_minutes WHERE {_MINUTES}
+GROUP BY model, engine, arm, outcome, status ORDER BY model, engine, arm, outcome, status""",
+    "board_group_rows": f"""
+SELECT model, engine, arm, tenant, outcome, status, detail, weight, {_OVER} AS over_wall_ns,
+    {_took("first_token")} AS ttft_ns, {_took("sent")} AS e2e_ns
+FROM requests WHERE {_ROWS} AND ($over_wall_ns IS NULL OR {_OVER} >= $over_wall_ns)
+ORDER BY wall_ns DESC LIMIT $limit""",
     "board_names": """
 SELECT 'tenant' AS kind, tenant AS name, count(*) AS n FROM requests WHERE wall_ns >= $since_wall_ns GROUP BY tenant
 ORDER BY n DESC, name LIMIT 200""",
@@ -50,7 +73,9 @@ SELECT min(wall_ns) AS wall_ns FROM requests WHERE wall_ns >= $since_wall_ns AND
 SELECT {_LISTED} FROM requests WHERE {_ROWS} AND outcome = 'completed'
 ORDER BY CASE WHEN $metric = 'ttft' THEN first_token ELSE sent END - api_recv DESC, wall_ns, id LIMIT $limit""",
     "board_failed": f"""
-SELECT {_LISTED} FROM requests WHERE {_ROWS} AND outcome <> 'completed' ORDER BY wall_ns DESC, id LIMIT $limit""",
+SELECT {_LISTED} FROM requests WHERE {_ROWS} AND (outcome = 'failed'
+    OR (outcome = 'refused' AND (status >= {SERVER_ERROR} OR (status = {TOO_MANY} AND NOT starts_with(detail, '{QUOTA}')))))
+ORDER BY wall_ns DESC, id LIMIT $limit""",
     "board_tail_ttft": slow_stages(DuckDialect(), TTFT).replace(BOUNDS, _ROWS),
     "board_tail_e2e": slow_stages(DuckDialect(), E2E).replace(BOUNDS, _ROWS),
     "board_tail_ttft_weighted": slow_stages(DuckDialect(), TTFT, weighted=True).replace(BOUNDS, _ROWS),

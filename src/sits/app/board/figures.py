@@ -34,6 +34,9 @@ SAMPLE_ROWS, SAMPLE_NS = 3_000, 15 * MINUTE_NS
 KEPT_NS = 25 * 60 * MINUTE_NS
 """Windows up to this are told from the minutes in memory."""
 
+LONG_NS = 10 * MINUTE_NS
+"""A request that was over in a minute began at most so long before; one that took longer is in its minute, later."""
+
 WEEK_NS = 7 * 24 * 60 * MINUTE_NS
 
 Z = 2.576
@@ -121,11 +124,11 @@ def _read(
     grid, counts = Grid(window.steps), Counts(window.steps)
     ends = {"since_wall_ns": window.since_ns, "until_wall_ns": window.until_ns}
     since_ns = window.since_ns
-    closed_ns = 0 if only.tenant else _closed_ns(store, since_ns)
-    if closed_ns > since_ns:
-        since_ns = closed_ns
+    closed = 0 if only.tenant else closed_ns(store, since_ns)
+    if closed > since_ns:
+        since_ns = closed
         of = {"model": only.model or None, "engine": only.engine or None, "step_ns": window.step_ns}
-        of |= ends | {"until_wall_ns": min(window.until_ns, closed_ns)}
+        of |= ends | {"until_wall_ns": min(window.until_ns, closed)}
         grid = _minutes(store, only, window, of, kept)
         for told in store.scan("board_outcomes", **of):
             counts.add(told["step"], told["outcome"], told["status"], told["n"], told["output_tokens"])
@@ -156,7 +159,7 @@ def _minutes(
 
 def _rows_over(store: DuckStore, only: Only, since_ns: int, until_ns: int) -> Columns:
     """Requests that were over since then; one that took longer than ten minutes is in its minute, later."""
-    began_ns = since_ns - 10 * MINUTE_NS
+    began_ns = since_ns - LONG_NS
     found = store.columns(
         "board_rows",
         limit=ROWS_MAX,
@@ -189,7 +192,7 @@ def _count_rows(counts: Counts, rows: Columns, step: np.ndarray) -> None:
         counts.add(where, outcome, status, n, tokens, detail)
 
 
-def _closed_ns(store: DuckStore, since_ns: int) -> int:
+def closed_ns(store: DuckStore, since_ns: int) -> int:
     """The end of the newest minute the store has figures of; 0 if it has none since then."""
     told = store.scan("board_newest_minute", since_wall_ns=since_ns)
     return int(told[0]["minute_wall_ns"]) + MINUTE_NS if told else 0
@@ -212,8 +215,8 @@ def _newest_ms(store: DuckStore, until_ns: int) -> int:
         told = store.scan("board_newest", since_wall_ns=since_ns, until_wall_ns=until_ns)
         if told:
             return -(-int(told[0]["wall_ns"]) // MS)
-        if 0 < (closed_ns := _closed_ns(store, until_ns - WEEK_NS)) <= until_ns:
-            return closed_ns // MS
+        if 0 < (closed := closed_ns(store, until_ns - WEEK_NS)) <= until_ns:
+            return closed // MS
     return 0
 
 

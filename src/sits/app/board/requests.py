@@ -178,7 +178,7 @@ def matrix(store: DuckStore, fleet: Fleet, look: Look, now_ns: int) -> dict[str,
     """
     bounds = _bounds(look, now_ns)
     window_ns = bounds["since_wall_ns"]
-    bounds["since_wall_ns"] = _since(store, look, bounds)
+    bounds["since_wall_ns"] = since_for(store, look, bounds, MATRIX_ROWS)
     rows = store.columns("board_matrix_requests", **bounds)
     end = INDEX["first_token"] if fleet.objective.metric == "ttft" else INDEX["sent"]
     timed = [
@@ -226,14 +226,14 @@ def matrix(store: DuckStore, fleet: Fleet, look: Look, now_ns: int) -> dict[str,
     }
 
 
-def _since(store: DuckStore, look: Look, bounds: Mapping[str, Any]) -> int:
-    """From when on the window has `MATRIX_ROWS` requests or a few more, by the counts of its minutes."""
+def since_for(store: DuckStore, look: Look, bounds: Mapping[str, Any], rows: int) -> int:
+    """From when on the window has so many requests or a few more, by the counts of its minutes."""
     since_ns, until_ns = int(bounds["since_wall_ns"]), int(bounds["until_wall_ns"])
     of = {"model": look.only.model or None, "engine": look.only.engine or None, "step_ns": MINUTE_NS}
     counts = store.scan("board_outcomes", since_wall_ns=since_ns, until_wall_ns=until_ns, **of)
     n = 0
     for told in reversed(counts):
         n += told["n"]
-        if n >= MATRIX_ROWS:
+        if n >= rows:
             return since_ns + int(told["step"]) * MINUTE_NS
     return since_ns

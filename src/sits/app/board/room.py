@@ -2,7 +2,7 @@
 
 ```
 /board/            the page        /board/files/NAME   its script and style          /board/shift, /board/shift.json   the shift board
-/board/api/WHAT    overview, burn, requests, request, tail, matrix, fleet, names: JSON         /board/events       the same, as they change
+/board/api/WHAT    overview, burn, requests, request, tail, matrix, groups, fleet, names: JSON         /board/events       the same, as they change
 ```
 Rules: the store is read by two threads, one for what is drawn first and one for what takes long, each with a connection of its own, so a
 question waits for the one before and never for traffic; who asks
@@ -30,6 +30,7 @@ from starlette.routing import Route
 
 from sits.app.board import figures, fleetmap, requests
 from sits.app.board.grid import STAGE_NAMES
+from sits.app.board.groups import groups
 from sits.app.board.stream import Feed, Streaming, Streams
 from sits.app.board.window import Look, look_of
 from sits.app.shift import board as shift_board
@@ -52,7 +53,7 @@ FILES = {
 FRESH_S = {"15m": 1.5, "1h": 1.5, "6h": 8.0, "24h": 20.0, "custom": 60.0}
 """How long the figures of a window are good; also how often a stream has new ones."""
 
-DEAR = frozenset({"requests", "request", "tail", "matrix"})
+DEAR = frozenset({"requests", "request", "tail", "matrix", "groups"})
 """Figures of single requests, of which there may be millions."""
 
 PULSE_S, FLEET_S, BURN_S = 1.0, 2.0, 20.0
@@ -159,6 +160,7 @@ class BoardRoom(Room):
             "request": (lambda store: requests.found(store, *wanted), 0.0),
             "tail": (self._of(requests.tail, look), FRESH_S[look.name]),
             "matrix": (self._of(requests.matrix, look), 5.0),
+            "groups": (self._of(groups, look), FRESH_S[look.name]),
             "fleet": (lambda store: fleetmap.fleet_map(self.house, store), FLEET_S),
             "names": (self._names, 30.0),
         }
@@ -185,7 +187,9 @@ class BoardRoom(Room):
     def _overview(self, store: DuckStore, look: Look) -> dict[str, Any]:
         house = self.house
         found = figures.overview(store, house.generation.fleet, look, house.world.wall_ns(), self._minutes)
-        return {"fleet": house.generation.fleet.name, "generation": house.generation.number} | found
+        fleet = house.generation.fleet
+        named = {"fleet": fleet.name, "generation": house.generation.number}
+        return named | {"faults": [[one.name, one.share] for one in fleet.injections]} | found
 
     def _burn(self, store: DuckStore, look: Look) -> dict[str, Any]:
         house = self.house

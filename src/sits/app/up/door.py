@@ -46,6 +46,7 @@ COOKIE = "sits_admin"
 LOGIN_NS = 12 * 3600 * SECOND
 LOGINS = 1_024
 FORM_BYTES = 16 * 1024
+ENDED = "Your login has ended: it was 12 hours old, its key was withdrawn, or the admin process has been started again."
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -193,7 +194,7 @@ class Door:
         return secret if self._world.now_ns() < until_ns else None
 
     async def _show_login(self, request: Request) -> Response:
-        return _login_page("", _onward(request), 200)
+        return _login_page(ENDED if request.query_params.get("ended") else "", _onward(request), 200)
 
     async def _login(self, request: Request) -> Response:
         """Exchange a key for a cookie."""

@@ -25,7 +25,7 @@ async function ask(what, asked) {
   return read(await fetch(`api/${what}?${asked}`, {headers: {accept: 'application/json'}, cache: 'no-store'}));
 }
 async function read(answer) {
-  if (answer.status === 401) { location.assign(`/login?next=${encodeURIComponent(location.pathname + location.search)}`); }
+  if (answer.status === 401) { location.assign(`/login?ended=1&next=${encodeURIComponent(location.pathname + location.search)}`); }
   const body = await answer.json();
   if (!answer.ok) throw new Refused(`${body.error.message}${body.error.hint ? `. ${body.error.hint}` : ''}`);
   return body;
@@ -52,7 +52,7 @@ function overview(next) {
 }
 async function dearer(mine) {
   if (told && told.state === 'empty') { if (mine === round) dear = setTimeout(() => dearer(mine), 5000); return; }
-  for (const [what, show] of [['requests', one => panels.requests(one, open)], ['tail', panels.tail], ['matrix', panels.matrix]]) {
+  for (const [what, show] of [['requests', one => panels.requests(one, open)], ['groups', one => panels.groups(one, narrow)], ['tail', panels.tail], ['matrix', panels.matrix]]) {
     try {
       const one = await ask(what, look());
       if (mine !== round) return;
@@ -119,6 +119,13 @@ function start() {
   const first = ask('overview', asked).then(one => { if (mine === round && !told) { overview(one); dearer(mine); } }).catch(failed);
   if (custom) ask('burn', asked).then(one => mine === round && panels.burn(one, only())).catch(failed);
   return first;
+}
+
+// The whole page of one name; the select may not have it yet.
+function narrow(kind, name) {
+  const select = field(kind);
+  if (![...select.options].some(one => one.value === name)) select.append(make('option', {value: name}, name));
+  select.value = name; select.focus(); start();
 }
 
 async function open(id, at) {

@@ -30,6 +30,7 @@ export function headline(told) {
     more = `${say.count(slo.n)} timed requests; the P99 lies between ${say.time(slo.low_ms)} and ${say.time(slo.high_ms)} (99 % sure). ${say.percent(slo.slow_share)} were slower than the objective; 1 % may be.`;
   }
   if (told.from_rows && told.state !== 'empty') more += ' Counted from single rows.';
+  if (told.faults.length) more += ` Faults are put into traffic on purpose, as the fleet says (injections): ${told.faults.map(([name, share]) => `${name} (${say.percent(share)})`).join(', ')}.`;
   set('headline', text); set('detail', more);
   document.title = `${slo.p99_ms ? `P99 ${say.time(slo.p99_ms)}` : 'no data'} · ${told.fleet}`;
   set('l-latency', `${metric} by ${win.step_s === 60 ? 'minute' : `${win.step_s / 60} minutes`}, and requests per second below`);
@@ -112,6 +113,24 @@ export function tail(told) {
       cell('num', say.time(one.slow_ms)), cell('num soft', say.time(one.rest_ms)), cell('num', make('b', {}, `${one.more >= 0 ? '+' : '−'}${say.time(Math.abs(one.more))}`)))))),
     rows.length > shown.length ? make('p', {class: 'sub'}, `${rows.length - shown.length} more stages add ${say.time(total - shown.reduce((sum, one) => sum + one.more, 0)).replace('-', '−')} together.`) : null);
 }
+// Who is slow: one table of the kind that is chosen; a name narrows the whole page to it.
+const WHO = {engine: 'no engine was reached', model: 'no model', arm: 'no arm', tenant: 'no tenant'};
+export function groups(told, narrow) {
+  const kind = document.querySelector('[name=kind]:checked').value, some = told.by[kind], out = told.stands_out;
+  const text = out ? `${capital(out.kind)} ${out.name} has ${say.about(out.bad_share)} of the slow and wrong requests and ${say.about(out.share)} of the traffic` : `No name has more of the slow and wrong requests than its traffic explains`;
+  set('l-groups', `${text}. ${told.rows && kind === 'tenant' ? `Counted from the newest ${say.count(told.rows)} requests.` : ''}`);
+  document.querySelectorAll('[name=kind]').forEach(one => { one.onchange = () => groups(told, narrow); });
+  if (!some.names.length) { put('groups', none('No requests in this window.')); return; }
+  const focused = $('groups').contains(document.activeElement) && document.activeElement.dataset.name;
+  const name = one => !one.name ? make('span', {class: 'soft'}, WHO[kind]) : kind === 'arm' ? one.name : make('button', {type: 'button', 'data-name': one.name, title: `Show only ${one.name}`}, one.name);
+  const row = one => make('tr', {class: out && out.kind === kind && out.name === one.name ? 'out' : ''}, cell('name', name(one)), cell('num', say.percent(one.share), make('span', {class: 'sub'}, say.count(one.n))),
+    cell(`num${one.p99_ms > told.objective_ms ? ' over' : ''}`, say.time(one.p99_ms)), cell('num wide', say.count(one.slow), make('span', {class: 'sub'}, one.timed ? say.percent(one.slow / one.timed) : say.DASH)), cell('num wide', say.count(one.wrong), make('span', {class: 'sub'}, one.n ? say.percent(one.wrong / one.n) : say.DASH)),
+    make('td', {class: 'draw'}, one.bad_share ? fill(one.bad_share, 'bad') : null, make('span', {class: 'hidden'}, `${say.percent(one.bad_share)} of the slow and wrong`)), cell('num', say.percent(one.bad_share)));
+  put('groups', make('table', {class: 'list groups'}, head([capital(kind), ''], ['Requests', 'num'], [`P99 ${say.metric(told.metric) === 'TTFT' ? 'TTFT' : 'end to end'}`, 'num'], ['Slower', 'num wide'], ['Went wrong', 'num wide'], ['Of all slow and wrong', 'draw'], ['', 'num']), make('tbody', {}, some.names.map(row))),
+    some.more ? make('p', {class: 'sub'}, `${say.count(some.more)} more with fewer.`) : null);
+  $('groups').onclick = event => { const button = event.target.closest('button'); if (button) narrow(kind, button.dataset.name); };
+  if (focused) $('groups').querySelector(`[data-name="${CSS.escape(focused)}"]`)?.focus();
+}
 const SOFT = {framework: 'frame\u00adwork', infrastructure: 'infra\u00adstructure', unattributed: 'un\u00adattributed'};
 export function matrix(told) {
   if (!told.bands.length) { set('l-matrix', 'Share of the time of each latency band.'); put('matrix', none('No timed requests in this window.')); return; }
@@ -130,7 +149,7 @@ export function requests(told, open) {
   const line = (one, slow) => make('tr', {}, cell('', make('button', {type: 'button', 'data-id': one.id, 'data-at': one.wall_ms, title: one.id}, make('span', {class: 'id'}, one.id.slice(0, 18)))), cell('soft', say.clock(one.wall_ms, false)),
     cell('wide', one.engine || say.DASH), slow ? cell('num', say.time(one.ttft_ms)) : cell('wide soft', one.detail || say.DASH), slow ? cell('num wide', say.time(one.e2e_ms)) : null, cell(slow ? 'num soft' : 'num over', slow ? say.count(one.output_tokens) : `${one.outcome} ${one.status || ''}`));
   const table = (rows, slow) => make('table', {class: 'list'}, slow ? head(['Request', ''], ['Came', ''], ['Engine', 'wide'], ['TTFT', 'num'], ['Whole', 'num wide'], ['Tokens', 'num']) : head(['Request', ''], ['Came', ''], ['Engine', 'wide'], ['Because', 'wide'], ['Ended', 'num']), make('tbody', {}, rows.map(one => line(one, slow))));
-  for (const [id, rows, slow, text] of [['slowest', told.slowest, true, 'No completed request in this window.'], ['failed', told.failed, false, 'Nothing went wrong in this window.']]) {
+  for (const [id, rows, slow, text] of [['slowest', told.slowest, true, 'No completed request in this window.'], ['failed', told.failed, false, 'Nothing went wrong in this window. What callers did wrong themselves, and those who left, are not listed.']]) {
     const focused = $(id).contains(document.activeElement) && document.activeElement.dataset.id;
     put(id, rows.length ? table(rows, slow) : none(text));
     $(id).onclick = event => { const button = event.target.closest('button'); if (button) open(button.dataset.id, button.dataset.at); };

@@ -1,0 +1,174 @@
+"""Who is slow: the requests of a window by engine, model, arm and tenant, and whether one of them has more of the bad ones than its traffic explains.
+
+```
+minutes by (model, engine, arm) + rows since ──> Tally of each name ──> share of all, P99, slow, went wrong, share of the bad
+newest rows ─────────────────────────────────> the same by tenant, for minutes do not know tenants
+```
+A request is bad when it took longer than the objective, or went wrong as `policy.outcome` says.  A name stands out when it has `K` of all `B` bad
+requests though only the share p of all requests was its own, and (K - B p) / sqrt(B p (1 - p)) is above `DEVIATES`: were the bad ones dealt out at
+random, that happens once in 30,000 times, and here some hundred names are looked at.
+
+Rules: with a tenant chosen all is counted from its newest `ROWS_MAX` rows, each by its weight.  A name that no request reached (refused before an
+engine was chosen) is empty.  Of each kind the `LISTED` worst are told, and how many more there are.
+
+Deliberately absent: why it is slow (the stages say that, with the name chosen).
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sits.app.board.figures import LONG_NS, closed_ns
+from sits.app.board.grid import weights
+from sits.app.board.requests import since_for
+from sits.app.board.window import Look, Only
+from sits.core.fleet import Fleet
+from sits.core.units import MS
+from sits.policy.outcome import is_error
+from sits.telemetry.histograms import BUCKETS, buckets_of, quantiles_ns, share_above, summed
+from sits.telemetry.store import DuckStore
+
+KINDS = ("engine", "model", "arm", "tenant")
+ROWS_MAX = 50_000
+TENANT_TIMES = 6
+"""Among how many times as many requests those of one tenant are looked for."""
+
+LISTED = 12
+DEVIATES = 4.0
+BAD_MIN = 10.0
+
+Columns = Mapping[str, np.ndarray]
+
+
+class Tally:
+    """What is known of one name: requests, those that went wrong, and a histogram of those that were timed."""
+
+    def __init__(self) -> None:
+        self.n = 0.0
+        self.wrong = 0.0
+        self.timed = np.zeros(BUCKETS)
+
+    def told(self, name: str, bound_ns: int) -> dict[str, Any]:
+        """As data; shares of the whole are added by who knows it."""
+        timed = float(self.timed.sum())
+        slow = share_above(self.timed, bound_ns) * timed if timed else 0.0
+        return {
+            "name": name,
+            "n": self.n,
+            "timed": timed,
+            "p99_ms": quantiles_ns(self.timed, (0.99,))[0] / MS if timed else None,
+            "slow": slow,
+            "wrong": self.wrong,
+            "bad": slow + self.wrong,
+        }
+
+
+def groups(store: DuckStore, fleet: Fleet, look: Look, now_ns: int) -> dict[str, Any]:
+    """The names of each kind, the worst first, and the one that stands out most.
+
+    Raises:
+        StoreError: the store cannot be read.
+
+    """
+    window, only = look.window(now_ns), look.only
+    metric, bound_ns = fleet.objective.metric, int(fleet.objective.p99)
+    tallies: dict[str, dict[str, Tally]] = {kind: {} for kind in KINDS}
+    bounds = {"since_wall_ns": window.since_ns, "until_wall_ns": window.until_ns}
+    since_ns = since_for(store, look, bounds, ROWS_MAX * (TENANT_TIMES if only.tenant else 1))
+    newest = _rows(store, only, since_ns, window.until_ns)
+    partial = since_ns > window.since_ns or len(newest["over_wall_ns"]) >= ROWS_MAX
+    closed = 0 if only.tenant else closed_ns(store, window.since_ns)
+    if closed > window.since_ns:
+        of: dict[str, Any] = {"model": only.model or None, "engine": only.engine or None}
+        of |= {"since_wall_ns": window.since_ns, "until_wall_ns": min(window.until_ns, closed)}
+        _add_minutes(store, tallies, metric, of)
+        _add_rows(tallies, _rows(store, only, closed, window.until_ns), metric, KINDS[:3])
+        _add_rows(tallies, newest, metric, KINDS[3:])
+    else:
+        _add_rows(tallies, newest, metric, KINDS)
+    told = {kind: _listed(some, bound_ns) for kind, some in tallies.items()}
+    return {
+        "metric": metric,
+        "objective_ms": bound_ns / MS,
+        "by": told,
+        "rows": len(newest["over_wall_ns"]) if partial else None,
+        "from_rows": closed <= window.since_ns,
+        "stands_out": _standing_out(told),
+    }
+
+
+def _rows(store: DuckStore, only: Only, since_ns: int, until_ns: int) -> Columns:
+    """Requests that were over between two moments, the newest `ROWS_MAX`."""
+    found = store.columns(
+        "board_group_rows",
+        limit=ROWS_MAX,
+        since_wall_ns=since_ns - LONG_NS,
+        until_wall_ns=until_ns,
+        over_wall_ns=since_ns,
+        **only.parameters(),
+    )
+    there = found["over_wall_ns"] < until_ns
+    return found if there.all() else {name: values[there] for name, values in found.items()}
+
+
+def _add_minutes(
+    store: DuckStore, tallies: dict[str, dict[str, Tally]], metric: str, of: Mapping[str, Any]
+) -> None:
+    for cell in store.scan("board_groups", stage=metric, **of):
+        timed = summed(cell["histograms"])
+        for kind in KINDS[:3]:
+            tallies[kind].setdefault(cell[kind] or "", Tally()).timed += timed
+    for one in store.scan("board_group_outcomes", **of):
+        for kind in KINDS[:3]:
+            tally = tallies[kind].setdefault(one[kind] or "", Tally())
+            tally.n += one["n"]
+            tally.wrong += one["n"] * is_error(one["outcome"], one["status"], "")
+
+
+def _add_rows(
+    tallies: dict[str, dict[str, Tally]], rows: Columns, metric: str, kinds: tuple[str, ...]
+) -> None:
+    if not len(rows["over_wall_ns"]):
+        return
+    weight, took = weights(rows), rows[f"{metric}_ns"]
+    ended = zip(rows["outcome"].tolist(), rows["status"].tolist(), rows["detail"].tolist(), strict=True)
+    wrong = weight * np.array([is_error(*one) for one in ended])
+    fine = took >= 0
+    buckets = buckets_of(np.maximum(took, 0))
+    for kind in kinds:
+        names, which = np.unique(rows[kind].astype(str), return_inverse=True)
+        for i, name in enumerate(names.tolist()):
+            mine = which == i
+            tally = tallies[kind].setdefault(name, Tally())
+            tally.n += float(weight[mine].sum())
+            tally.wrong += float(wrong[mine].sum())
+            tally.timed += np.bincount(buckets[mine & fine], weight[mine & fine], BUCKETS)
+
+
+def _listed(tallies: Mapping[str, Tally], bound_ns: int) -> dict[str, Any]:
+    found = [tally.told(name, bound_ns) for name, tally in tallies.items()]
+    n, bad = (sum(one[what] for one in found) for what in ("n", "bad"))
+    for one in found:
+        one["share"] = one["n"] / n if n else 0.0
+        one["bad_share"] = one["bad"] / bad if bad else 0.0
+    found.sort(key=lambda one: (-one["bad"], -one["n"], one["name"]))
+    return {"names": found[:LISTED], "more": max(0, len(found) - LISTED), "n": n, "bad": bad}
+
+
+def _standing_out(told: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
+    """The name with most deviates above what its share of the traffic explains; None where there is none."""
+    best, most = None, DEVIATES
+    for kind, some in told.items():
+        if some["bad"] < BAD_MIN or len(some["names"]) < 2:
+            continue
+        for one in some["names"]:
+            share = one["share"]
+            if not 0.0 < share < 1.0 or not one["name"]:
+                continue
+            spread = math.sqrt(some["bad"] * share * (1.0 - share))
+            off = (one["bad"] - some["bad"] * share) / spread
+            if off > most:
+                best, most = {"kind": kind, **one}, off
+    return best
