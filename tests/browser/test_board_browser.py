@@ -203,6 +203,13 @@ def test_empty_and_unreadable_stores(chromium, tmp_path):
             "The store has no requests yet"
         )
         page.close()
+    old = tmp_path / "old"
+    with DuckStore(old) as made:
+        stored(made, [row(i, RealWorld().wall_ns() - 2 * MINUTE_NS) for i in range(9)], closed_before=0)
+    with serving(house_of(old)) as (url, _):
+        page = opened(chromium, url, until="document.documentElement.dataset.drawn")
+        assert "or what is recorded is behind" in page.run("document.querySelector('#detail').textContent")
+        page.close()
     broken = tmp_path / "broken"
     with DuckStore(broken) as made:
         stored(made, [row(1, RealWorld().wall_ns() - 10**10)])

@@ -9,6 +9,9 @@ const cell = (kind, ...inside) => make('td', {class: kind}, ...inside);
 const head = (...names) => make('thead', {}, make('tr', {}, names.map(([name, kind]) => make('th', {scope: 'col', class: kind}, name))));
 const swatch = layer => make('i', {class: `swatch ${layer}`, 'aria-hidden': 'true'});
 
+// Rows are written every 2 s.
+const QUIET_MS = 30000;
+
 export function headline(told) {
   const {slo, objective, requests, window: win} = told, metric = say.metric(objective.metric);
   $('fleet').textContent = told.fleet;
@@ -30,6 +33,7 @@ export function headline(told) {
     more = `${say.count(slo.n)} timed requests; the P99 lies between ${say.time(slo.low_ms)} and ${say.time(slo.high_ms)} (99 % sure). ${say.percent(slo.slow_share)} were slower than the objective; 1 % may be.`;
   }
   if (told.from_rows && told.state !== 'empty') more += ' Counted from single rows.';
+  if (told.state !== 'empty' && win.live && told.newest_ms && told.now_ms - told.newest_ms > QUIET_MS) more += ` The newest request in the store came ${say.ago(told.now_ms - told.newest_ms)} ago: there is no traffic, or what is recorded is behind.`;
   if (told.faults.length) more += ` Faults are put into traffic on purpose, as the fleet says (injections): ${told.faults.map(([name, share]) => `${name} (${say.percent(share)})`).join(', ')}.`;
   set('headline', text); set('detail', more);
   document.title = `${slo.p99_ms ? `P99 ${say.time(slo.p99_ms)}` : 'no data'} · ${told.fleet}`;
