@@ -161,14 +161,16 @@ async def test_what_does_not_fit_is_refused_by_its_head_and_else_at_the_byte_too
 
 
 @live
-async def test_a_stream_that_has_begun_holds_nothing_of_what_was_asked():
-    asked = post(CHAT | {"stream": True, "pad": "x" * (300 * KB)})
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+async def test_a_stream_that_has_begun_holds_nothing_of_what_was_asked(path):
+    prompt = [{"role": "user", "content": "x" * (300 * KB)}]
+    asked = post({"model": "m", "stream": True, "max_tokens": 9, "messages": prompt}, path)
     async with House(says(SSE_HEAD + chunked(STREAM[1]), "hang")) as house, Client(house) as client:
         bodies = house.server.bodies
         for turn in (1, 2):  # the first of its standing is remembered with what its headers said
             await client.send(asked)
             await until(house.up.hanging.is_set)
-            assert b"Hel" in await client.reader.readuntil(b"\n\n")
+            await client.reader.readuntil(b"Hel")
             assert bodies.held == 0
             (connection,) = house.server.connections
             assert not any(type(one) is bytes and len(one) > 100 * KB for one in reachable(connection))
@@ -176,7 +178,7 @@ async def test_a_stream_that_has_begun_holds_nothing_of_what_was_asked():
             await house.settled(turn)
             house.up.hanging.clear()
             client.reader, client.writer = await house.connect()
-        assert [hit.body for hit in house.up.hits] == [asked.partition(b"\r\n\r\n")[2]] * 2
+        assert [b"x" * (300 * KB) in hit.body for hit in house.up.hits] == [True, True]
 
 
 SHARED = (type, types.ModuleType, types.FunctionType, asyncio.AbstractEventLoop, asyncio.Task)

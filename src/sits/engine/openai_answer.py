@@ -218,6 +218,7 @@ class OpenAIAnswer:
         else:
             make = READERS.get(self._request.endpoint, StreamReader)
             self._reader = make(connection.status, content_type)
+        self._request.body = b""  # it is not sent again
         return True
 
     def _end(self) -> None:
