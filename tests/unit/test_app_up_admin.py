@@ -1,9 +1,11 @@
 """The admin process of a real `sitsctl up`: it is there, it may be killed, it follows reloads, and it asks who one is."""
 
+import contextlib
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 
 import httpx2 as httpx
@@ -55,6 +57,14 @@ def test_it_is_killed_and_no_request_notices(tmp_path, engine):
         assert up.stop().startswith("drained; 1 answered")
         with pytest.raises(ProcessLookupError):
             os.kill(other, 0)
+
+
+def test_a_head_without_end_is_not_read_on(tmp_path, engine):
+    with serving(tmp_path, FLEET, url=engine.url, **PLAIN) as up:
+        host, port = board_of(up)[0].removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as raw, contextlib.suppress(ConnectionError):
+            raw.sendall(b"GET / HTTP/1.1\r\nx: " + b"a" * 10**6)
+            assert raw.recv(12) in (b"HTTP/1.1 400", b"")
 
 
 def test_a_reload_reaches_it_and_its_address_stays(tmp_path, engine):
