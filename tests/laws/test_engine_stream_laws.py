@@ -65,6 +65,9 @@ class Client:
     def write(self, data):
         self.got += data
 
+    def begun(self):
+        pass
+
 
 class Engine:
     def __init__(self, connection):
