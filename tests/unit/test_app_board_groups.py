@@ -1,5 +1,7 @@
 """Who is slow: each request once by each of its names, whatever tells of it, and a name stands out only where its traffic does not explain it."""
 
+import tracemalloc
+
 import pytest
 
 from board_rows import MINUTE_NS, row, stored
@@ -124,3 +126,19 @@ def test_a_request_belongs_to_where_it_was_over(tmp_path, closed):
         told = groups(store, FLEET, look, NOW_NS)["by"]
     assert {one["name"] for one in told["engine"]["names"]} == {"e0", "e1"}, "each takes 2.7 s"
     assert told["tenant"]["n"] == 2
+
+
+def test_names_that_callers_make_up_cost_nothing(tmp_path):
+    """Twenty thousand models that do not exist: a histogram for each would be a third of a gigabyte."""
+    made_up = row(0, NOW_NS - 10**11, outcome="refused", status=404, engine="", how="3" * 3 + "0" * 17)
+    rows = [{**made_up, "id": f"r{i}", "model": f"made-up-{i}"} for i in range(20_000)]
+    rows += [row(i, NOW_NS - 10**11, queue_ms=5e3) for i in range(50)]
+    rows[7]["model"] = "long" * 20_000
+    with DuckStore(tmp_path / "store") as store:
+        stored(store, rows, closed_before=0)
+        tracemalloc.start()
+        told = groups(store, FLEET, Look("15m"), NOW_NS)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert (told["by"]["model"]["names"][0]["name"], told["by"]["model"]["more"]) == ("llama-3-8b", 19_989)
+    assert most < 64 * 2**20

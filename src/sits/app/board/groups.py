@@ -43,22 +43,32 @@ Columns = Mapping[str, np.ndarray]
 
 
 class Tally:
-    """What is known of one name: requests, those that went wrong, and a histogram of those that were timed."""
+    """What is known of one name: requests, those that went wrong, and a histogram of those that were timed.
+
+    Callers may make up as many names as they like; those have no times, and so no histogram.
+    """
+
+    __slots__ = ("n", "timed", "wrong")
 
     def __init__(self) -> None:
         self.n = 0.0
         self.wrong = 0.0
-        self.timed = np.zeros(BUCKETS)
+        self.timed: np.ndarray | None = None
+
+    def add_timed(self, counts: np.ndarray) -> None:
+        """Add a histogram."""
+        self.timed = counts.astype(np.float64) if self.timed is None else self.timed + counts
 
     def told(self, name: str, bound_ns: int) -> dict[str, Any]:
         """As data; shares of the whole are added by who knows it."""
-        timed = float(self.timed.sum())
-        slow = share_above(self.timed, bound_ns) * timed if timed else 0.0
+        counts = self.timed
+        timed = 0.0 if counts is None else float(counts.sum())
+        slow = 0.0 if counts is None or not timed else share_above(counts, bound_ns) * timed
         return {
             "name": name,
             "n": self.n,
             "timed": timed,
-            "p99_ms": quantiles_ns(self.timed, (0.99,))[0] / MS if timed else None,
+            "p99_ms": None if counts is None or not timed else quantiles_ns(counts, (0.99,))[0] / MS,
             "slow": slow,
             "wrong": self.wrong,
             "bad": slow + self.wrong,
@@ -119,7 +129,7 @@ def _add_minutes(
     for cell in store.scan("board_groups", stage=metric, **of):
         timed = summed(cell["histograms"])
         for kind in KINDS[:3]:
-            tallies[kind].setdefault(cell[kind] or "", Tally()).timed += timed
+            tallies[kind].setdefault(cell[kind] or "", Tally()).add_timed(timed)
     for one in store.scan("board_group_outcomes", **of):
         for kind in KINDS[:3]:
             tally = tallies[kind].setdefault(one[kind] or "", Tally())
@@ -136,15 +146,27 @@ def _add_rows(
     ended = zip(rows["outcome"].tolist(), rows["status"].tolist(), rows["detail"].tolist(), strict=True)
     wrong = weight * np.array([is_error(*one) for one in ended])
     fine = took >= 0
-    buckets = buckets_of(np.maximum(took, 0))
+    buckets = buckets_of(took[fine])
     for kind in kinds:
-        names, which = np.unique(rows[kind].astype(str), return_inverse=True)
-        for i, name in enumerate(names.tolist()):
-            mine = which == i
+        names, which = _numbered(rows[kind].tolist())
+        n, bad = (np.bincount(which, some, len(names)) for some in (weight, wrong))
+        mine = which[fine]
+        timed = {
+            i: np.bincount(buckets[mine == i], weight[fine][mine == i], BUCKETS) for i in set(mine.tolist())
+        }
+        for i, name in enumerate(names):
             tally = tallies[kind].setdefault(name, Tally())
-            tally.n += float(weight[mine].sum())
-            tally.wrong += float(wrong[mine].sum())
-            tally.timed += np.bincount(buckets[mine & fine], weight[mine & fine], BUCKETS)
+            tally.n += float(n[i])
+            tally.wrong += float(bad[i])
+            if i in timed:
+                tally.add_timed(timed[i])
+
+
+def _numbered(values: list[str]) -> tuple[list[str], np.ndarray]:
+    """Distinct texts, and which each is; not as an array of text, in which each is as long as the longest."""
+    seen: dict[str, int] = {}
+    which = np.array([seen.setdefault(value, len(seen)) for value in values], dtype=np.int64)
+    return list(seen), which
 
 
 def _listed(tallies: Mapping[str, Tally], bound_ns: int) -> dict[str, Any]:

@@ -126,7 +126,7 @@ export function groups(told, narrow) {
   document.querySelectorAll('[name=kind]').forEach(one => { one.onchange = () => groups(told, narrow); });
   if (!some.names.length) { put('groups', none('No requests in this window.')); return; }
   const focused = $('groups').contains(document.activeElement) && document.activeElement.dataset.name;
-  const name = one => !one.name ? make('span', {class: 'soft'}, WHO[kind]) : kind === 'arm' ? one.name : make('button', {type: 'button', 'data-name': one.name, title: `Show only ${one.name}`}, one.name);
+  const name = one => !one.name ? make('span', {class: 'soft'}, WHO[kind]) : kind === 'arm' ? one.name : make('button', {type: 'button', 'data-name': one.name, title: `Show only ${one.name}`}, one.name.length > 90 ? `${one.name.slice(0, 90)}…` : one.name);
   const row = one => make('tr', {class: out && out.kind === kind && out.name === one.name ? 'out' : ''}, cell('name', name(one)), cell('num', say.percent(one.share), make('span', {class: 'sub'}, say.count(one.n))),
     cell(`num${one.p99_ms > told.objective_ms ? ' over' : ''}`, say.time(one.p99_ms)), cell('num wide', say.count(one.slow), make('span', {class: 'sub'}, one.timed ? say.percent(one.slow / one.timed) : say.DASH)), cell('num wide', say.count(one.wrong), make('span', {class: 'sub'}, one.n ? say.percent(one.wrong / one.n) : say.DASH)),
     make('td', {class: 'draw'}, one.bad_share ? fill(one.bad_share, 'bad') : null, make('span', {class: 'hidden'}, `${say.percent(one.bad_share)} of the slow and wrong`)), cell('num', say.percent(one.bad_share)));
