@@ -5,7 +5,8 @@ requests with its index; `--dir` keeps them for another run), then measures.  Ba
 recorder's append <= 20 us while another process writes and merges; exact P50/P95/P99 of all stages <= 0.5 s, the slowest 1 % <= 0.5 s, one
 trace by id <= 50 ms.
 
-Cold: the files' pages are dropped (`posix_fadvise`) and the store is opened anew; warm: best of three (of one without indexes, and of one of a peer's longer questions).  The peers hold the same rows in
+Cold: the files' pages are dropped (`posix_fadvise`) and the store is opened anew; warm: best of three (of one without indexes, and of one of a peer's longer questions), a trace
+being another each time.  A cut question is of a window that begins and ends in the middle of an hour.  A whole process: `sitsctl trace ID`, from its start to its end.  The peers hold the same rows in
 tables of their own files, on two threads too, in the same run, and are asked the same query.
 """
 
@@ -14,6 +15,7 @@ import json
 import multiprocessing
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -133,23 +135,54 @@ def dropped(path: Path) -> None:
             os.close(descriptor)
 
 
+CUT = {
+    "since_wall_ns": FIRST_NS + HOUR_NS // 2,
+    "until_wall_ns": FIRST_NS + (HOURS - 1) * HOUR_NS + HOUR_NS // 2,
+}
+
+
+def trace_of(number: int) -> str:
+    """The trace of a request."""
+    return str(duckdb.execute(f"SELECT md5('t' || {number})").fetchone()[0])
+
+
 def parameters(query: str, requests: int) -> dict[str, Any]:
     """Of a question: a trace in the middle, everything else."""
-    if query != "trace":
-        return {}
-    return {"trace_id": duckdb.execute(f"SELECT md5('t' || {requests // 2})").fetchone()[0]}
+    return {"trace_id": trace_of(requests // 2)} if query == "trace" else {}
+
+
+def whole_process(path: Path, requests: int) -> dict[str, float]:
+    """Seconds of `sitsctl trace`, cold and the best of five others."""
+    command = [str(Path(sys.executable).with_name("sitsctl")), "trace", "--store", str(path)]
+
+    def ask(number: int) -> None:
+        subprocess.run([*command, trace_of(number)], check=True, capture_output=True)
+
+    dropped(path)
+    cold = best(1, partial(ask, requests // 3))
+    return {
+        "cold_s": cold,
+        "warm_s": min(best(1, partial(ask, requests // 3 + i * 1000)) for i in range(1, 6)),
+    }
 
 
 def ours(path: Path, requests: int, times: int) -> dict[str, dict[str, float]]:
     """Seconds of each question, cold and warm."""
     found = {}
-    for query in QUESTIONS:
-        given = parameters(query, requests)
+    asked = [(query, query, parameters(query, requests)) for query in QUESTIONS]
+    asked += [(f"{query}_cut", query, CUT) for query in QUESTIONS[:3]]
+    for name, query, given in asked:
         dropped(path)
         with DuckStore(path, threads=THREADS) as store:
-            ask = partial(store.scan, query, **given)
-            found[query] = {"cold_s": best(1, ask), "warm_s": best(times, ask)}
-        say(f"  {query}: {found[query]}")
+            cold = best(1, partial(store.scan, query, **given))
+            others = [
+                given | ({"trace_id": trace_of(requests // 2 - 9999 * (i + 1))} if query == "trace" else {})
+                for i in range(times)
+            ]
+            warm = min(best(1, partial(store.scan, query, **other)) for other in others)
+        del store  # its maps of index files would keep their pages in memory when the next question drops them
+        found[name] = {"cold_s": cold, "warm_s": warm}
+        say(f"  {name}: {found[name]}")
     return found
 
 
@@ -293,12 +326,14 @@ def main() -> None:
             troubles = tend(path, _Later()).troubles
             result["index_cpu_s_per_million"] = (time.process_time() - started) / given.requests * 1e6
             assert not troubles, troubles
-        for name, files in (("rows", "part-*"), ("index", "index-*")):
+        for name, files in (("rows", "part-*"), ("index", "index-*"), ("lookup", "lookup-*")):
             result[f"{name}_bytes_per_request"] = (
                 sum(file.stat().st_size for file in path.rglob(files)) / given.requests
             )
         say("with indexes")
         result["with_indexes"] = ours(path, given.requests, 3)
+        result["sitsctl_trace"] = whole_process(path, given.requests)
+        say(f"  sitsctl trace: {result['sitsctl_trace']}")
         say("a DuckDB database file")
         result["duckdb_file_warm_s"] = in_duckdb(path, work, given.requests)
         say("ClickHouse (chDB)")
