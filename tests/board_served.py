@@ -14,7 +14,7 @@ from sits.app.up.generation import Generation
 from sits.app.up.link import AwayError
 from sits.app.up.rooms import House
 from sits.core.config import load_fleet
-from sits.gateway.shared import ONE, Shared, assign_slots
+from sits.gateway.shared import INFLIGHT, ONE, Shared, assign_slots, column
 from sits.world import RealWorld
 
 FLEET = """
@@ -56,7 +56,7 @@ def house_of(store, objective="1.2s", world=None, more=0):
 def in_flight(house, engine, requests, tokens):
     """Say that so much is in flight at an engine, and nothing else anywhere."""
     row = house.shared.row(0)
-    row[0] = row[1 + 4 * house.generation.slots[engine]] = requests * ONE + tokens
+    row[0] = row[column(house.generation.slots[engine], INFLIGHT)] = requests * ONE + tokens
 
 
 class Told(uvicorn.Server):

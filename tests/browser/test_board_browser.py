@@ -9,7 +9,7 @@ from board_rows import MINUTE_NS, row, stored
 from board_served import house_of, in_flight, serving
 from chromium_driven import driven
 from sits.app.board import stream
-from sits.gateway.shared import OPEN_NS
+from sits.gateway.shared import OPEN_NS, column
 from sits.telemetry.store import DuckStore
 from sits.world import RealWorld, stream_generator
 
@@ -269,7 +269,7 @@ def test_a_tab_that_nobody_sees_gives_its_stream_back(chromium, board):
 @pytest.mark.parametrize("width", [320, 1440])
 def test_of_a_large_fleet_it_shows_what_needs_somebody(chromium, tmp_path, width):
     house = house_of(tmp_path / "nothing", more=196)
-    house.shared.row(0)[1 + 4 * house.generation.slots["c150"] + OPEN_NS] = house.world.now_ns() + 10**12
+    house.shared.row(0)[column(house.generation.slots["c150"], OPEN_NS)] = house.world.now_ns() + 10**12
     in_flight(house, "c77", 50, 0)
     names = "[...document.querySelectorAll('#engines .head > span:first-child')].map(one => one.textContent)"
     with serving(house) as (url, _):

@@ -68,6 +68,17 @@ def test_rates_percentiles_and_the_objective_are_over_the_window():
     assert [one.name for one in frame.engines] == ["a", "b"]
 
 
+def test_an_engine_is_up_only_where_the_page_says_so():
+    states = {}
+    for healthy, more in ((1, ""), (0, ""), (0, 'sits_engine_trying{engine="a"} 1')):
+        frame = after(metrics(0), metrics(1, healthy=healthy, more=more))
+        one = frame.engines[0]
+        states[one.state] = (one.healthy, f"a       {one.state}" in page(frame))
+    assert states == {"up": (True, True), "DOWN": (False, True), "trying": (False, True)}
+    unknown = after(metrics(0), parse('sits_inflight_requests{engine="z"} 1\n'))
+    assert [(one.name, one.state) for one in unknown.engines] == [("z", "-")]
+
+
 def test_the_last_bucket_has_no_end_and_is_not_given_one():
     frame = after(metrics(0), metrics(10, slow=5))
     assert frame.ttft[2] == Span(250.0, None)
@@ -232,7 +243,7 @@ def test_the_screen_shows_sorts_filters_and_opens(size):
             assert text_of(app, "#title").startswith("PAUSED")
             app.show(closed)
             assert "MISSED" in text_of(app, "#slo")
-            assert "CLOSED" in {str(table.get_row_at(i)[1]) for i in range(2)}
+            assert "DOWN" in {str(table.get_row_at(i)[1]) for i in range(2)}
             app.show(after(metrics(0), metrics(1), None))
             assert app.query_one("#title").has_class("lost")
             await pilot.press("q")
@@ -286,7 +297,9 @@ engines:
         assert (done.returncode, done.stderr) == (0, "")
         frame = json.loads(done.stdout)
         assert (frame["state"], frame["address"], frame["workers"]) == ("live", up.url, 1)
-        assert [(one["name"], one["healthy"]) for one in frame["engines"]] == [("e0", True)]
+        assert [(one["name"], one["healthy"], one["state"]) for one in frame["engines"]] == [
+            ("e0", True, "up")
+        ]
         done = subprocess.run([*command, "--once"], capture_output=True, text=True, check=False, timeout=60)
         assert "objective P99 end to end 30,000 ms" in done.stdout
         up.stop()

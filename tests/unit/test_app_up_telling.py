@@ -8,11 +8,11 @@ from app_processes import GatedEngine, serving
 from sits.app.up.attempts import Attempts
 from sits.app.up.lines import WAITING_MAX, Lines, farewell
 from sits.app.up.states import STALE_NS, States
-from sits.app.up.telling import QUIET_NS, Telling
+from sits.app.up.telling import Telling
 from sits.core.breakpoints import API_RECV, SENT
 from sits.core.timeline import Timeline
 from sits.core.units import MS, SECOND
-from sits.gateway.shared import OPEN_NS, Shared, column
+from sits.gateway.shared import OPEN_NS, REACHED_NS, Shared, column
 from sits.telemetry.log_bounds import BURST, WINDOW_NS
 from sits.telemetry.logs import Log
 from sits.telemetry.packing import pack
@@ -140,7 +140,10 @@ def test_a_breaker_is_told_once_when_it_opens_with_who_failed_and_once_when_it_c
     assert (said[-1][0], said[-1][2]["engine"], len(said)) == ("breaker closed", "e0", 2)
     row[column(0, OPEN_NS)] = clock.now + SECOND
     telling.look(shared, slots)
-    clock.now += SECOND + QUIET_NS
+    clock.now += 3600 * SECOND
+    telling.look(shared, slots)
+    assert len(said) == 3, "nobody asked it, so nobody knows"
+    shared.row(0)[column(0, REACHED_NS)] = clock.now  # another worker had an answer
     telling.look(shared, slots)
     assert [one[0] for one in said[2:]] == ["breaker opened", "breaker closed"]
 

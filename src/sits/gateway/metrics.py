@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 from sits.core.breakpoints import API_RECV, FIRST_TOKEN, POINT_COUNT, SENT
 from sits.core.units import SECOND
-from sits.gateway.shared import OPEN_NS, Shared, column
+from sits.gateway.liveness import TRYING, UP, engine_state
+from sits.gateway.shared import Shared
 from sits.policy.outcome import is_error
 from sits.telemetry.packing import KIND, Packed
 from sits.telemetry.recorder import NUMBERS
@@ -71,7 +72,8 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
     "sits_requests_without_room_total": ("counter", "Requests there was no room for."),
     "sits_inflight_requests": ("gauge", "Requests sent to an engine and unfinished."),
     "sits_inflight_tokens": ("gauge", "Their tokens: prompt and allowed output."),
-    "sits_engine_healthy": ("gauge", "1 while the engine's breaker is closed."),
+    "sits_engine_healthy": ("gauge", "0 from when the engine's breaker opened until it has answered again."),
+    "sits_engine_trying": ("gauge", "1 of these while the next request tries it: nothing has answered yet."),
     "sits_engine_kv_usage": ("gauge", "Share of its KV blocks in use, as the engine tells it."),
     "sits_engine_requests_running": ("gauge", "Requests it is working on, as the engine tells it."),
     "sits_engine_requests_waiting": ("gauge", "Requests in its queue, as the engine tells it."),
@@ -338,12 +340,13 @@ def engine_vitals(shared: Shared, slots: Mapping[str, int], now_ns: int) -> Vita
     """What the table of all workers says of the engines."""
     names = sorted(slots)
     inflight = [shared.inflight(slots[name]) for name in names]
-    opens = [max(shared.over_workers(column(slots[name], OPEN_NS))) for name in names]
+    states = [engine_state(shared, slots[name], now_ns) for name in names]
     labels = [engine_label(name) for name in names]
     return {
         "sits_inflight_requests": {at: requests for at, (requests, _) in zip(labels, inflight, strict=True)},
         "sits_inflight_tokens": {at: tokens for at, (_, tokens) in zip(labels, inflight, strict=True)},
-        "sits_engine_healthy": {at: int(until <= now_ns) for at, until in zip(labels, opens, strict=True)},
+        "sits_engine_healthy": {at: int(state == UP) for at, state in zip(labels, states, strict=True)},
+        "sits_engine_trying": {at: int(state == TRYING) for at, state in zip(labels, states, strict=True)},
     }
 
 

@@ -29,6 +29,7 @@ from sits.gateway.shared import (
     INFLIGHT,
     ONE,
     OPEN_NS,
+    REACHED_NS,
     TOKENS_MAX,
     Shared,
     assign_slots,
@@ -141,7 +142,7 @@ class _Trip:
 class _Engine:
     """What is kept about one replica beside what policies see of it."""
 
-    __slots__ = ("cell", "eased_ns", "inflight", "opens", "state", "weight")
+    __slots__ = ("cell", "eased_ns", "inflight", "opens", "reached", "state", "weight")
 
     CLOSED = 0
     OPEN = 1
@@ -152,6 +153,7 @@ class _Engine:
         self.cell = column(slot, INFLIGHT)
         self.inflight = shared.over_workers(self.cell)
         self.opens = shared.over_workers(column(slot, OPEN_NS))
+        self.reached = shared.over_workers(column(slot, REACHED_NS))
         self.state = self.CLOSED
         self.eased_ns = 0
 
@@ -279,7 +281,7 @@ class Places:
             return
         self.suspects.discard(replica.id)
         engine, row = self._engines[replica.id], self._row
-        row[engine.cell + FAILURES] = row[engine.cell + OPEN_NS] = 0
+        row[engine.cell + FAILURES], row[engine.cell + OPEN_NS], row[engine.cell + REACHED_NS] = 0, 0, now_ns
         if engine.state:
             engine.state = engine.CLOSED
             replica.healthy = True
@@ -331,7 +333,7 @@ class Places:
     def _look_at(self, replica: Replica, now_ns: int) -> None:
         engine = self._engines[replica.id]
         replica.inflight_tokens = sum(engine.inflight) % ONE
-        if max(engine.opens) > now_ns:
+        if (until_ns := max(engine.opens)) > now_ns:
             if replica.healthy:
                 self.changed()
             engine.state = engine.OPEN
@@ -341,6 +343,8 @@ class Places:
             engine.state = engine.PROBE
             replica.healthy = True
             self.changed()
+        if until_ns and until_ns - BREAKER_OPEN_NS >= max(engine.reached):
+            self.suspects.add(replica.id)  # so that the first answer is noted, whichever worker has it
         if replica.id in self._easing:
             share = eased(engine.eased_ns, now_ns)
             replica.weight = engine.weight * share
@@ -366,7 +370,6 @@ class Places:
     def _open(self, replica: Replica, now_ns: int) -> None:
         engine = self._engines[replica.id]
         self._row[engine.cell + OPEN_NS] = now_ns + BREAKER_OPEN_NS
-        self.suspects.add(replica.id)
         engine.state = engine.OPEN
         replica.healthy = False
         self.changed()
@@ -381,6 +384,8 @@ class Places:
     def _continue(self, before: "Places", now_ns: int) -> None:
         self.budget = before.budget
         self.trips = before.trips
+        self.suspects |= before.suspects & self.by_id.keys()
+        self._easing |= before._easing & self.by_id.keys()
         for replica in self.replicas:
             known = before.by_id.get(replica.id)
             if known is None:
@@ -390,10 +395,6 @@ class Places:
             for name in ("running", "waiting", "kv_usage", "observed_ns", "capacity_tokens", "healthy"):
                 setattr(replica, name, getattr(known, name))
             engine.state, engine.eased_ns = old.state, old.eased_ns
-            if replica.id in before.suspects:
-                self.suspects.add(replica.id)
-            if replica.id in before._easing:
-                self._easing.add(replica.id)
         for replica in self.replicas:
             self._look_at(replica, now_ns)
         self._refreshed_ns = now_ns

@@ -1,7 +1,7 @@
 """What the workers of one gateway count together: a table of int64 in memory they share, one row a worker.
 
 ```
-row of a worker:  in flight | in flight, failures, failed_ns, open_ns | ... one group a slot
+row of a worker:  in flight | in flight, failures, failed_ns, open_ns, reached_ns | ... one group a slot
 ```
 A slot belongs to one engine by name, in every generation of the configuration that has it, so that what an old generation
 still has in flight is counted where the new one looks.  `in flight` is requests and tokens in one number, requests x 2^41 + tokens,
@@ -33,10 +33,10 @@ TOKENS_MAX = 1 << 22
 INFLIGHT = 0
 """Column of the whole row, and of each slot."""
 
-FAILURES, FAILED_NS, OPEN_NS = 1, 2, 3
-"""More columns of a slot: failures in a row, when the last one was, until when the breaker is open."""
+FAILURES, FAILED_NS, OPEN_NS, REACHED_NS = 1, 2, 3, 4
+"""More columns of a slot: failures in a row, when the last one was, until when the breaker is open, when the engine answered first after trouble."""
 
-HEAD, WIDTH = 1, 4
+HEAD, WIDTH = 1, 5
 
 
 class Shared:

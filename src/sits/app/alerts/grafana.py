@@ -61,7 +61,7 @@ def _service(fleet: Fleet) -> Iterator[Row]:
         series("Share over the objective", [(f"sum by (engine) (rate(sits_objective_missed_total{s}[5m])) / sum by (engine) (rate(sits_objective_requests_total{s}[5m]))", "{{engine}}")], "percentunit", "By engine, counted one by one; last 5 min.", latency.budget),
     ]  # fmt: skip
     yield "Engines", 8, [
-        states("Reachable", (f"min by (engine) (sits_engine_healthy{s})", "{{engine}}"), "Down while the engine's breaker is open."),
+        states("Reachable", (f"min by (engine) (sits_engine_healthy{s})", "{{engine}}"), "Down from when the engine's breaker opened until the engine has answered again."),
         series("In flight", [(f"sum by (engine) (sits_inflight_requests{s})", "{{engine}}")], "short", "Requests sent to an engine and unfinished."),
         series("Tokens in flight", [(f"sum by (engine) (sits_inflight_tokens{s})", "{{engine}}")], "short", "Their tokens: prompt and allowed output."),
         series("Second tries and preemptions", [(f"sum(rate(sits_retries_total{s}[5m]))", "retries"), (f"sum(rate(sits_preemptions_total{s}[5m]))", "preemptions")], "reqps", "Requests sent to a second engine, and preemptions engines tell."),

@@ -121,7 +121,7 @@ def _engines(fleet: Fleet, lengths: Delays) -> Iterator[Alert]:
     yield Alert(name="SitsNoEngine", expr=f"max({healthy}) == 0", severity=PAGE, for_s=lengths.step_s, next=look,
         summary=f"no engine of {fleet.name} can be reached")  # fmt: skip
     yield Alert(name="SitsEngineDown", expr=f"min by (engine) ({healthy}) == 0", severity=TICKET, for_s=3 * lengths.step_s, next=look,
-        summary="engine {{ $labels.engine }} cannot be reached: its breaker is open")  # fmt: skip
+        summary="engine {{ $labels.engine }} cannot be reached: its breaker opened, and it has not answered since")  # fmt: skip
     yield Alert(name="SitsEngineFlaps", expr=f"sum by (engine) (changes({healthy}[10m])) > 6", severity=TICKET, next=look,
         summary="the breaker of engine {{ $labels.engine }} opened and closed again {{ $value }} times in ten minutes")  # fmt: skip
     yield Alert(name="SitsPreemptions", severity=TICKET, for_s=300, next=f"{why}; sitsctl plan memory says how many sequences fit",

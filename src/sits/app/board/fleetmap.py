@@ -11,7 +11,7 @@ from typing import Any
 from sits.app.up.rooms import House
 from sits.core.fleet import EmulatedEngine
 from sits.core.units import MS, SECOND
-from sits.gateway.shared import OPEN_NS, column
+from sits.gateway.liveness import UP, engine_state
 from sits.telemetry.store import DuckStore
 
 STALE_NS = 10 * SECOND
@@ -27,8 +27,8 @@ def pulse(house: House) -> dict[str, Any]:
     engines = {}
     for name, slot in slots.items():
         mine, mine_tokens = shared.inflight(slot)
-        open_ns = max(shared.over_workers(column(slot, OPEN_NS)))
-        engines[name] = {"requests": mine, "tokens": mine_tokens, "up": open_ns <= now_ns}
+        state = engine_state(shared, slot, now_ns)
+        engines[name] = {"requests": mine, "tokens": mine_tokens, "up": state == UP, "state": state}
     return {"now_ms": house.world.wall_ns() // MS, "requests": requests, "tokens": tokens, "engines": engines}
 
 
@@ -57,7 +57,7 @@ def fleet_map(house: House, store: DuckStore) -> dict[str, Any]:
                 "kind": "emulated" if emulated else type(engine).__name__.removesuffix("Engine").lower(),
                 "models": [engine.model] if isinstance(engine, EmulatedEngine) else list(engine.models),
                 "place": _place(engine) if isinstance(engine, EmulatedEngine) else engine.url,
-                **live.get(engine.name, {"requests": 0, "tokens": 0, "up": True}),
+                **live.get(engine.name, {"requests": 0, "tokens": 0, "up": True, "state": UP}),
                 "known": known,
                 "age_ms": age_ns // MS if told else None,
                 **{name: told[name][0] if known and name in told else None for name in SIGNALS},

@@ -28,6 +28,7 @@ from sits.telemetry.prometheus_text import Histogram, Scrape, between
 
 LEVELS = (0.50, 0.95, 0.99)
 BURNS_NS = (300 * SECOND, 3600 * SECOND)
+UP = "up"
 HISTORY = 120
 """Points of each history: one a page."""
 
@@ -55,6 +56,7 @@ class EngineLine(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     healthy: bool
+    state: str
     inflight: int
     inflight_tokens: int
     req_s: float
@@ -219,7 +221,8 @@ def _engines(last: Scrape, delta: Scrape, seconds: float) -> Iterator[EngineLine
         missed = change.total("sits_objective_missed_total") or 0.0
         yield EngineLine(
             name=plain(name),
-            healthy=(page.total("sits_engine_healthy") or 0.0) > 0,
+            healthy=_state(page) == UP,
+            state=_state(page),
             inflight=_whole(page, "sits_inflight_requests"),
             inflight_tokens=_whole(page, "sits_inflight_tokens"),
             req_s=_rate(change, "sits_requests_total", seconds),
@@ -231,6 +234,14 @@ def _engines(last: Scrape, delta: Scrape, seconds: float) -> Iterator[EngineLine
             waiting=page.total("sits_engine_requests_waiting"),
             outcomes=_outcomes(change, seconds),
         )
+
+
+def _state(engine: Scrape) -> str:
+    """`up`, `trying`, `DOWN` (`gateway.liveness`); `-` where the page does not tell."""
+    healthy = engine.total("sits_engine_healthy")
+    if healthy is None:
+        return "-"
+    return UP if healthy else "trying" if engine.total("sits_engine_trying") else "DOWN"
 
 
 def _by_engine(page: Scrape) -> dict[str, Scrape]:

@@ -41,9 +41,15 @@ burn      that share over 1 %: 1.0x spends the budget exactly
 P50..P99  the two bounds of the bucket it lies in, ms
 fail/s    failures at this engine
 tokens    of the requests in flight: prompt and allowed output
-CLOSED    its breaker is open: nothing is sent there
+DOWN      its breaker is open: nothing is sent there
+trying    the next request tries it; no answer since it was down
 KV, wait  the engine's own: share of KV blocks in use, requests waiting
 -         not known; never zero"""
+STATES = {
+    "DOWN": "DOWN: its breaker is open, nothing is sent there",
+    "trying": "trying: the next request tries it, nothing has answered since it was down",
+    "-": "not told",
+}
 RED = "bold #ff7b72"
 SPARK = 40
 SORTS: tuple[tuple[str, "Callable[[EngineLine], Any]"], ...] = (
@@ -93,7 +99,7 @@ def detail(engine: EngineLine) -> str:
     """An engine as lines."""
     levels = ("P50", "P95", "P99")
     lines = [
-        f"{engine.name}   {'up' if engine.healthy else 'CLOSED: its breaker is open, nothing is sent there'}",
+        f"{engine.name}   {STATES.get(engine.state, engine.state)}",
         "",
         f"in flight   {engine.inflight:,} requests, {engine.inflight_tokens:,} tokens",
         f"rate        {engine.req_s:,.2f} requests/s, {engine.error_s:,.2f} failed/s",
@@ -220,7 +226,7 @@ class Top(App[None]):
             table.add_column(_styled(names[i], right=i >= 2))
         for one in self._order:
             cells = text.cells(one)
-            style = RED if not one.healthy else ""
+            style = RED if one.state in ("DOWN", "trying") else ""
             table.add_row(*(_styled(cells[i], style, right=i >= 2) for i in columns))
         table.move_cursor(row=min(at, max(0, len(self._order) - 1)))
 

@@ -102,7 +102,7 @@ def cells(engine: EngineLine) -> tuple[str, ...]:
     """The row of an engine."""
     return (
         engine.name,
-        "up" if engine.healthy else "CLOSED",
+        engine.state,
         f"{engine.inflight:,}",
         f"{engine.inflight_tokens:,}",
         f"{engine.req_s:,.1f}",

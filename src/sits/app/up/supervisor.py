@@ -309,10 +309,11 @@ class Supervisor:
             self._started = True
             fleet = self.current.fleet
             count = len(self.workers)
+            engines = "1 engine" if len(fleet.engines) == 1 else f"{len(fleet.engines)} engines"
             by = "" if count == 1 else f" with {count} workers"
             self._put_notice()
             self.say(
-                f"{fleet.name}: serving {len(fleet.engines)} engines on http://{self._address}/v1{by}, "
+                f"{fleet.name}: serving {engines} on http://{self._address}/v1{by}, "
                 f"recording to {Path(fleet.gateway.store)}; Ctrl-C drains"
             )
 

@@ -8,7 +8,7 @@ the shared table ─> an engine's breaker opened, closed ─> a line, with the t
 Rules: a request that went well has no line, and costs nothing here: only the few kinds of a batch are looked at.  A refusal below 500
 is the caller's own business and is in the metrics.  Per outcome, detail and engine there are `log_bounds.BURST` lines a minute, then their count.
 
-A breaker counts as open from when it opened until its engine has answered, or nothing has opened it again for `QUIET_NS`.
+A breaker counts as open from when it opened until its engine has answered (`gateway.liveness`), however long nobody asks it.
 
 Deliberately absent: rows (the books have them), and judging what was wrong (`sitsctl why`).
 """
@@ -22,13 +22,13 @@ import msgspec
 from sits.core.breakpoints import API_RECV, POINT_COUNT, SENT
 from sits.core.ports import World
 from sits.core.units import MS, SECOND
-from sits.gateway.shared import OPEN_NS, Shared, column
+from sits.gateway.liveness import UP, engine_state
+from sits.gateway.shared import Shared
 from sits.telemetry.log_bounds import Bounds, Suppressed
 from sits.telemetry.logs import ATTEMPT, Say
 from sits.telemetry.packing import KIND, Packed
 from sits.telemetry.recorder import OWN_TEXTS
 
-QUIET_NS = 5 * SECOND
 _ID, _TRACE, _PARENT = map(OWN_TEXTS.index, ("id", "trace_id", "parent_id"))
 
 
@@ -48,8 +48,7 @@ class Telling:
         self._say = say
         self._bounds = Bounds()
         self._last: dict[str, Failed] = {}
-        self._open: dict[str, int] = {}
-        """When the breaker of each engine that is open was opened last, for how long."""
+        self._open: set[str] = set()
 
     def see(self, parts: Sequence[Packed]) -> None:
         """Tell of the requests among these rows that deserve it."""
@@ -75,17 +74,16 @@ class Telling:
         """Tell of breakers that have opened or closed, and of what was suppressed; to be called about once a second."""
         now_ns = self._world.now_ns()
         for name, slot in slots.items():
-            until_ns = max(shared.over_workers(column(slot, OPEN_NS)))
-            if name not in self._open and until_ns > now_ns:
-                self._open[name] = until_ns
+            up = engine_state(shared, slot, now_ns) == UP
+            if name not in self._open and not up:
+                self._open.add(name)
                 last = self._last.get(name, Failed("", "", ""))
                 caused = {"trace_id": last.trace_id, "request_id": last.request_id, "detail": last.detail}
                 self._say("breaker opened", "warning", logger="sits.breaker", engine=name, **caused)
-            elif name in self._open and (not until_ns or now_ns - until_ns >= QUIET_NS):
-                del self._open[name]
+            elif name in self._open and up:
+                self._open.remove(name)
                 self._say("breaker closed", "info", logger="sits.breaker", engine=name)
-        for gone in self._open.keys() - slots.keys():
-            del self._open[gone]
+        self._open &= slots.keys()
         for one in self._bounds.over(now_ns):
             self._say_suppressed(one)
 

@@ -195,7 +195,7 @@ export function fleet(told, only) {
     const kv = make('b', {}), full = say.known(one.kv_usage) && one.kv_usage >= 0.95;
     kv.style.width = `${(one.kv_usage || 0) * 100}%`;
     const row = (name, value) => [make('dt', {}, name), make('dd', {}, value)];
-    return make('li', {class: one.up ? '' : 'down'}, make('div', {class: 'head'}, make('span', {}, one.name), make('span', {class: `health ${one.up ? 'up' : 'down'}`}, one.up ? 'up' : 'down')),
+    return make('li', {class: one.up ? '' : 'down'}, make('div', {class: 'head'}, make('span', {}, one.name), make('span', {class: `health ${one.up ? 'up' : 'down'}`}, one.state === 'trying' ? 'down, trying' : one.state)),
       make('span', {class: 'sub'}, [one.kind, one.models.join(', '), one.place].filter(Boolean).join(' · ')),
       make('dl', {}, row('in flight', `${say.count(one.requests)} · ${say.count(one.tokens)} tok`), row('running', one.known ? say.count(one.requests_running) : 'unknown'), row('waiting', one.known ? say.count(one.requests_waiting) : 'unknown'), row('KV in use', one.known ? say.percent(one.kv_usage) : 'unknown'), row('state is', say.known(one.age_ms) ? `${say.ago(one.age_ms)} old` : 'never told')),
       make('div', {class: `kv ${one.known ? full ? 'full' : '' : 'unknown'}`, role: 'img', 'aria-label': one.known ? `KV in use ${say.percent(one.kv_usage)}` : 'KV use unknown'}, kv));
