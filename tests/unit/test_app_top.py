@@ -79,6 +79,20 @@ def test_an_engine_is_up_only_where_the_page_says_so():
     assert [(one.name, one.state) for one in unknown.engines] == [("z", "-")]
 
 
+def test_errors_are_those_of_the_engines_and_those_that_are_told_apart():
+    refused = (
+        'sits_requests_total{{outcome="refused",engine="",detail="refused_full"}} {0}\nsits_errors_total {1}'
+    )
+    frame = after(
+        metrics(0, more=refused.format(0, 0)), metrics(100, failed=5, more=refused.format(20, 30))
+    )  # ten failed, five at each engine
+    assert (frame.error_s, [one.error_s for one in frame.engines]) == (3.0, [0.5, 0.5])
+    assert "3.00 errors/s (2.00 refused or unsent)" in page(frame)
+    alone = after(metrics(0, more="sits_errors_total 0"), metrics(100, failed=5, more="sits_errors_total 10"))
+    assert "1.00 errors/s  " in page(alone)
+    assert "latency burn 0.0x over 10 s" in page(alone)
+
+
 def test_the_last_bucket_has_no_end_and_is_not_given_one():
     frame = after(metrics(0), metrics(10, slow=5))
     assert frame.ttft[2] == Span(250.0, None)

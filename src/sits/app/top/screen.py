@@ -37,9 +37,9 @@ q quit    p pause    s sort by the next column    / filter by name
 enter all of one engine    escape back    ? this
 
 late      share of answers over the objective; 1 % is allowed
-burn      that share over 1 %: 1.0x spends the budget exactly
+burn      that share over 1 %: 1.0x spends the budget of late answers
 P50..P99  the two bounds of the bucket it lies in, ms
-fail/s    failures at this engine
+fail/s    failures at this engine; errors/s has refusals, too
 tokens    of the requests in flight: prompt and allowed output
 DOWN      its breaker is open: nothing is sent there
 trying    the next request tries it; no answer since it was down

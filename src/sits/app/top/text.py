@@ -74,7 +74,7 @@ def slo(frame: Frame, objective: str) -> str:
     burns = ", ".join(
         f"{burn.rate:.1f}x over {_time(burn.seen_s)}" for burn in frame.burns if burn.rate is not None
     )
-    return f"{named}  {state}" + (f"  burn {burns}" if burns else "")
+    return f"{named}  {state}" + (f"  latency burn {burns}" if burns else "")
 
 
 def totals(frame: Frame) -> str:
@@ -82,13 +82,20 @@ def totals(frame: Frame) -> str:
     parts = [
         f"{frame.req_s:,.1f} req/s",
         f"{frame.token_s:,.0f} tokens/s",
-        f"{frame.error_s:,.2f} errors/s",
+        errors(frame),
         f"TTFT P99 {ms(frame.ttft, 2)} ms",
         f"e2e P99 {ms(frame.e2e, 2)} ms",
         f"{frame.connections:,} connections",
     ]
     parts += [f"{frame.dropped:,} ROWS DROPPED"] * bool(frame.dropped)
     return "  ".join(parts)
+
+
+def errors(frame: Frame) -> str:
+    """All errors, and how many of them are in no engine's row."""
+    beside = frame.error_s - sum(one.error_s for one in frame.engines)
+    apart = f" ({beside:,.2f} refused or unsent)"
+    return f"{frame.error_s:,.2f} errors/s" + apart * (beside >= 0.005)
 
 
 def outcomes(frame: Frame | EngineLine) -> str:
