@@ -7,6 +7,7 @@ import pytest
 
 from otlp_cases import request_id, requests, row, whole
 from otlp_peers import attributes, grpc_peer, http_peer
+from scripted_sockets import drips, hangs, says, scripted
 from sits.app.otlp.exporting import BATCH_ROWS, Exporter, providers_of
 from sits.app.otlp.progress import Progress
 from sits.app.otlp.sending import sender_of
@@ -14,6 +15,7 @@ from sits.app.otlp.target import target_of
 from sits.core import otel_names as names
 from sits.core.errors import ConfigError
 from sits.core.fleet_otlp import Export, Header
+from sits.core.units import SECOND
 from sits.telemetry.otlp.protobuf import messages
 from sits.telemetry.store import DuckStore
 from sits.world import RealWorld
@@ -202,6 +204,36 @@ def test_nobody_there_is_worth_another_try(tmp_path):
         one.round()
         assert one.dropped == PER
         assert one.trouble
+
+
+@pytest.mark.parametrize("script", [hangs, drips(b"HTTP/1.1 200 OK\r\nx: ")], ids=["hangs", "drips"])
+def test_a_receiver_that_never_ends_its_answer_holds_nobody(script):
+    with scripted(script) as (port, _):
+        export = Export(endpoint=f"http://127.0.0.1:{port}", protocol="http/protobuf", timeout=SECOND // 5)
+        target = target_of(export, {}, RESOURCE)
+        known = messages()
+        sender = sender_of(target, known, RealWorld())
+        answer = sender.send("traces", known.traces.ExportTraceServiceRequest())
+        sender.close()
+    assert (answer.taken, answer.later) == (False, True)
+    assert "within 0.2 s" in answer.text or "timed out" in answer.text
+
+
+def test_a_redirect_is_told_and_not_followed():
+    moved = says("HTTP/1.1 307 Go\r\nlocation: https://collector/v1/traces\r\ncontent-length: 0\r\n\r\n")
+    with scripted(moved) as (port, _):
+        target = target_of(
+            Export(endpoint=f"http://127.0.0.1:{port}", protocol="http/protobuf"), {}, RESOURCE
+        )
+        known = messages()
+        sender = sender_of(target, known, RealWorld())
+        answer = sender.send("traces", known.traces.ExportTraceServiceRequest())
+        sender.close()
+    assert (answer.taken, answer.later) == (False, False)
+    assert (
+        "HTTP 307: the answer points to https://collector/v1/traces; redirects are not followed"
+        in answer.text
+    )
 
 
 def test_another_receiver_begins_with_what_is_new(tmp_path):

@@ -11,8 +11,10 @@ import pytest
 
 import sits
 from otlp_receiver import Received, otlp_receiver
+from scripted_sockets import drips, hangs, says, scripted
+from sits.telemetry.posting import Answer
 from sits.telemetry.spans_json import ERROR, SERVER, Event, Span, encoded
-from sits.telemetry.spans_out import Answer, SpansOut, endpoint_of, headers_of
+from sits.telemetry.spans_out import SpansOut, endpoint_of, headers_of
 
 TRACE, SPAN, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7", "1111111111111111"
 
@@ -106,6 +108,157 @@ def test_a_receiver_that_is_busy_is_asked_again_and_one_that_refuses_is_not():
         assert received.next()[0] == 400
         assert (out.sent, out.failed) == (1, 1)
         out.close()
+
+
+OK = says("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+
+
+@pytest.mark.parametrize(
+    ("first", "told"),
+    [
+        (says("HTTP/1.1 500 Oops\r\ncontent-length: 0\r\n\r\n"), "answers 500"),
+        (says("HTTP/1.1 404 None\r\ncontent-length: 0\r\n\r\n"), "answers 404"),
+        (
+            says("HTTP/1.1 308 Moved\r\nlocation: http://127.0.0.1:9/x\r\ncontent-length: 0\r\n\r\n"),
+            "answers 308: the answer points to http://127.0.0.1:9/x; redirects are not followed",
+        ),
+    ],
+    ids=["500", "404", "308"],
+)
+def test_what_the_protocol_does_not_try_again_is_lost_counted_and_told_and_the_next_batch_goes(
+    first, told, caplog
+):
+    with scripted(first, OK) as (port, came), caplog.at_level("WARNING", logger="sits"):
+        out = SpansOut(f"http://127.0.0.1:{port}/v1/traces", {}, period_s=0.001)
+        out.put(a_span("first"))
+        assert out.flush(20)
+        assert (out.sent, out.failed, len(came)) == (0, 1, 1)
+        out.put(a_span("last"))
+        out.close(20)
+        assert (out.sent, out.failed, len(came)) == (1, 1, 2), (
+            "who answers is waited for at the end, though he refused before"
+        )
+    said = [record.message for record in caplog.records]
+    assert told in said[0]
+    assert (
+        said[1]
+        == "spans: 1 spans lost: 0 dropped, for the queue of 4096 was full; 1 refused or not delivered"
+    )
+    assert len(said) == 2
+
+
+@pytest.mark.parametrize(
+    "first", [hangs, drips(b"HTTP/1.1 200 OK\r\nx: "), drips(b"")], ids=["hangs", "drips a header", "drips"]
+)
+def test_a_receiver_that_never_ends_its_answer_is_left_and_asked_again(first):
+    with scripted(first, OK) as (port, came):
+        out = SpansOut(f"http://127.0.0.1:{port}/v1/traces", {}, period_s=0.001, timeout_s=0.2)
+        out.put(a_span())
+        assert out.flush(20)
+        assert (out.sent, out.failed) == (1, 0)
+        assert len(came) >= 2
+        out.close()
+
+
+def test_spans_that_a_receiver_rejected_of_a_batch_it_took_are_not_sent_again(caplog):
+    body = json.dumps({"partialSuccess": {"rejectedSpans": "2", "errorMessage": "too old\n"}})
+    with scripted(says(f"HTTP/1.1 200 OK\r\ncontent-length: {len(body)}\r\n\r\n{body}")) as (port, came):
+        out = SpansOut(f"http://127.0.0.1:{port}/v1/traces", {}, period_s=600)
+        for _ in range(3):
+            out.put(a_span())
+        assert out.flush(20)
+        out.close()
+        assert (out.sent, out.failed, len(came)) == (1, 2, 1)
+    assert r"rejected 2 of 3 spans: too old\n" in caplog.text
+
+
+def test_a_wait_that_is_asked_for_is_kept_and_others_grow(monkeypatch):
+    waits, answers = [], [Answer(503), Answer(503, 240.0), Answer(0), Answer(502), Answer(200)]
+    out = SpansOut("http://nowhere.invalid", {}, period_s=4.0, post=lambda *_: answers.pop(0))
+    monkeypatch.setattr(out._turn, "wait_for", lambda _, timeout: waits.append(timeout))
+    out._deliver([a_span()])
+    spread = waits[0] / 4
+    assert 0.75 <= spread <= 1.25
+    assert waits == [4 * spread, 240.0, 16 * spread, 30 * spread]
+    assert (out.sent, out.failed) == (1, 0)
+
+
+def test_many_threads_put_and_each_span_is_sent_or_counted(caplog):
+    gate, entered = threading.Event(), threading.Event()
+
+    def post(*_):
+        entered.set()
+        gate.wait(20)
+        return Answer(200)
+
+    out = SpansOut("http://nowhere.invalid", {}, capacity=100, period_s=0.001, post=post)
+    out.put(a_span())
+    assert entered.wait(20)
+    taken = []
+    threads = [
+        threading.Thread(target=lambda: taken.append(sum(out.put(a_span()) for _ in range(2000))))
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert 100 <= sum(taken) <= 100 + len(threads), "the bound may be overshot by a span each"
+    assert sum(taken) + out.dropped == 16_000
+    gate.set()
+    assert out.flush(20)
+    assert out.sent == 1 + sum(taken)
+    out.close()
+    lost = [record.message for record in caplog.records]
+    assert lost == [
+        f"spans: {out.dropped} spans lost: {out.dropped} dropped, for the queue of 100 was full; 0 refused or not delivered"
+    ]
+
+
+def test_a_forked_child_counts_and_tells_for_itself_and_a_closed_sender_stays_closed():
+    code = """
+import logging, os, sys
+from sits.telemetry.spans_json import Span
+from sits.telemetry.spans_out import SpansOut
+logging.basicConfig(format="%(message)s", stream=sys.stdout)
+span = Span("ab" * 16, "cd" * 8, "", "x", 1, 2)
+out = SpansOut(sys.argv[1], {"service.instance.id": f"h:{os.getpid()}"}, period_s=0.001, capacity=1)
+closed = SpansOut(sys.argv[1], {})
+closed.close()
+out.put(span)
+out.flush(20)
+def told(who):
+    print(who, out.sent, out.dropped, out.failed, sorted(out._told), closed.put(span), out.resource["service.instance.id"] == f"h:{os.getpid()}", flush=True)
+told("parent")
+sys.stdout.flush()
+pid = os.fork()
+if pid == 0:
+    told("child")
+    out.put(span)
+    out.flush(20)
+    told("child")
+    os._exit(0)
+os.waitpid(pid, 0)
+told("parent")
+os._exit(0)
+"""
+    with scripted(says("HTTP/1.1 500 Oops\r\ncontent-length: 0\r\n\r\n")) as (port, _):
+        url = f"http://127.0.0.1:{port}/v1/traces"
+        done = subprocess.run(
+            [sys.executable, "-c", code, url], check=True, timeout=60, capture_output=True, text=True
+        )
+    trouble = [
+        f"spans: {url} answers 500: ",
+        "spans: 1 spans lost: 0 dropped, for the queue of 1 was full; 1 refused or not delivered",
+    ]
+    assert done.stdout.splitlines() == [
+        *trouble,
+        "parent 0 0 1 [500] False True",
+        "child 0 0 0 [] False True",
+        *trouble,
+        "child 0 0 1 [500] False True",
+        "parent 0 0 1 [500] False True",
+    ]
 
 
 def test_a_full_queue_drops_and_counts_and_nobody_waits():

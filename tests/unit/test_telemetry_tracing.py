@@ -5,6 +5,7 @@ import inspect
 import math
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -161,6 +162,51 @@ def test_tasks_that_run_together_keep_their_own_contexts(sent):
             assert by_id[span.parent_id].name == span.name[3:]
         elif span.name != "all":
             assert by_id[span.parent_id].name == "all"
+
+
+def test_loops_of_several_threads_make_trees_of_their_own_and_all_arrives(monkeypatch):
+    """The first spans of all threads end at the same moment: one sender is made, and none is lost before it is."""
+    together = threading.Barrier(6)
+
+    async def one(name):
+        async with sits.span(name):
+            await asyncio.sleep(0)
+            async with sits.span(f"in {name}"):
+                together.wait(20)
+                await asyncio.sleep(0)
+
+    async def main(thread):
+        async with sits.span(f"all of {thread}"):
+            await asyncio.gather(one(f"{thread} first"))
+            await asyncio.gather(*(one_more(f"{thread} {i}") for i in range(20)))
+
+    async def one_more(name):
+        async with sits.span(name):
+            await asyncio.sleep(0)
+            with sits.span(f"in {name}"):
+                await asyncio.sleep(0)
+
+    monkeypatch.setattr(tracing, "_EXPORTER", tracing._Exporter())
+    with otlp_receiver() as received:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", received.url)
+        threads = [threading.Thread(target=asyncio.run, args=(main(str(nth)),)) for nth in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sits.flush(20)
+        out = tracing._EXPORTER.out
+        out.close()
+        spans = [span for _, body in list(received.bodies.queue) for span in Received.spans_of(body)]
+    assert (out.sent, out.dropped, out.failed, len(spans)) == (6 * 43, 0, 0, 6 * 43)
+    by_id = {span["spanId"]: span for span in spans}
+    assert len({span["traceId"] for span in spans}) == 6
+    for span in spans:
+        above = by_id.get(span.get("parentSpanId", ""), {}).get("name", "")
+        if span["name"].startswith("in "):
+            assert above == span["name"][3:]
+        elif not span["name"].startswith("all"):
+            assert above == f"all of {span['name'].split()[0]}"
 
 
 def test_nothing_here_raises_into_the_code_it_times(monkeypatch, caplog):

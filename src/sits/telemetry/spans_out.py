@@ -4,20 +4,26 @@
 any thread: put -> deque, bounded -> thread: batches -> POST <endpoint>/v1/traces -> sent | tried again, later | refused
 ```
 Rules:
-- `put` never waits and never raises: a full queue drops the new span and counts it.
+- `put` never waits and never raises: a full queue drops the new span and counts it.  Threads that put at the same moment may overshoot its
+  bound, by one span each.
 - The thread starts with the first span, is a daemon, and sends when a batch is full or `period_s` has passed.  When nobody answers, or says
-  429, 502, 503 or 504, the batch is tried again after a wait that doubles from `period_s` up to `WAIT_MAX_S` (or what `Retry-After` asks);
-  any other refusal loses the batch.  Both are counted, and told once in the log `sits`.
-- At the end of the process what waits is sent, within `LAST_S` in all; processes of `multiprocessing` have their own kind of end.  A forked child has a queue and a thread of its own; what the
-  parent had queued stays the parent's.
-- The standard library only, and what is heavy in it (`http.client`) is loaded in the thread.
+  429, 502, 503 or 504, the batch is tried again after a wait that doubles from `period_s` up to `WAIT_MAX_S`, spread by a quarter so that
+  processes do not come back together, or as long as `Retry-After` asks; meanwhile spans wait, as far as there is room.  Any other
+  refusal loses the batch, as the protocol wants it: 500 too, for it is about what was sent.  A redirect is one, and told as such.
+- What a receiver that takes a batch says it rejected is counted as failed and not sent again.
+- Each kind of trouble is told once in the log `sits`, until something arrives; how many spans were lost is told when that doubled, and at the end.
+- At the end of the process what waits is sent, within `LAST_S` in all; processes of `multiprocessing` have their own kind of end.  A forked child has a queue, a thread and counts of its own;
+  what the parent had queued stays the parent's, and a sender that was closed stays closed.  An instance's id that ends with the process's
+  (`host:123`) is made the child's.
+- The standard library only, and what is heavy in it (`telemetry.posting`) is loaded in the thread.
 
-Source: OpenTelemetry Protocol 1.x, "OTLP/HTTP"; the variables are those of the OpenTelemetry SDK's specification.
+Source: OpenTelemetry Protocol 1.x, "OTLP/HTTP" ("Failures", "Partial Success", "Retryable Response Codes"); the variables are those of the OpenTelemetry SDK's specification.
 
 Deliberately absent: gRPC, compression, and sampling: a trace is whole or it is nothing.
 """
 
 import atexit
+import json
 import logging
 import os
 import sys
@@ -25,25 +31,21 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
+from sits.core.plain_text import plain
 from sits.telemetry.spans_json import Span, encoded
 
+if TYPE_CHECKING:
+    from sits.telemetry.posting import Answer
+
 CAPACITY, BATCH = 4096, 512
+INSTANCE = "service.instance.id"
 PERIOD_S, TIMEOUT_S, WAIT_MAX_S, LAST_S = 1.0, 5.0, 30.0, 3.0
-LATER = (429, 502, 503, 504)
 
 
-class Answer(NamedTuple):
-    """What the receiver said: its status (0: nobody answered, or not in HTTP), how long it wants to be left alone, and why."""
-
-    status: int
-    retry_after_s: float = 0.0
-    text: str = ""
-
-
-Post = Callable[[str, bytes, Mapping[str, str], float], Answer]
+Post = Callable[[str, bytes, Mapping[str, str], float], "Answer"]
 
 
 def endpoint_of(environ: Mapping[str, str]) -> str:
@@ -102,26 +104,30 @@ class SpansOut:
     ) -> None:
         self.endpoint = endpoint
         self.resource = dict(resource)
-        self.sent = self.dropped = self.failed = 0
         self._headers = {"content-type": "application/json", **(headers or {})}
         self._scope = scope
         self._capacity = capacity
         self._period_s = period_s
         self._timeout_s = timeout_s
-        self._post = post or post_http
-        self._told: set[int] = set()
+        self._post = post
+        self._ending = False
         self._anew()
         me = weakref.ref(self)
         os.register_at_fork(after_in_child=lambda: _revive(me))
 
     def _anew(self) -> None:
+        self.sent = self.dropped = self.failed = 0
+        self._pid = os.getpid()
+        self._told: set[int] = set()
+        self._lost_told = 0
+        self._away = False
         self._queue: deque[Span] = deque()
         self._thread: threading.Thread | None = None
         self._turn = threading.Condition()
         self._last: Any = None
         self._taken = 0
         """Spans in the thread's hands."""
-        self._hurry = self._ending = False
+        self._hurry = False
 
     def put(self, span: Span) -> bool:
         """Queue a span; False when there was no room, or sending has ended."""
@@ -150,7 +156,7 @@ class SpansOut:
     def close(self, timeout_s: float = LAST_S) -> None:
         """Send what waits, as far as that succeeds within `timeout_s`; no span is taken after that."""
         if self._thread is not None:
-            if not self._told:  # somebody who does not answer is not waited for at the end
+            if not self._away:  # somebody who does not answer is not waited for at the end
                 self.flush(timeout_s)
             atexit.unregister(self.close)
             if self._last is not None:
@@ -160,6 +166,7 @@ class SpansOut:
             self.failed += len(self._queue)
             self._queue.clear()
             self._turn.notify_all()
+        self._tell_lost(self._lost_told + 1)
 
     def _start(self) -> None:
         with self._turn:
@@ -207,57 +214,87 @@ class SpansOut:
             self.failed += len(batch)
             self._tell(-1, f"spans cannot be written as JSON: {error}")
             return
+        from sits.telemetry.posting import LATER, post  # noqa: PLC0415  # 10 ms that a process which sends nothing need not pay
+
         wait_s = self._period_s
         while True:
-            answer = self._post(self.endpoint, body, self._headers, self._timeout_s)
+            answer = (self._post or post)(self.endpoint, body, self._headers, self._timeout_s)
+            self._away = not answer.status or answer.status in LATER
             if 200 <= answer.status < 300:
-                self.sent += len(batch)
-                self._told.clear()
+                self._arrived(len(batch), answer.text)
                 return
             self._tell(answer.status, answer.text)
-            if answer.status and answer.status not in LATER:
+            if not self._away:
                 break
             with self._turn:
-                self._turn.wait_for(lambda: self._ending, min(max(wait_s, answer.retry_after_s), WAIT_MAX_S))
+                self._turn.wait_for(
+                    lambda: self._ending, max(min(wait_s, WAIT_MAX_S) * _spread(), answer.retry_after_s)
+                )
             if self._ending:
                 break
+            self._tell_lost(2 * self._lost_told)
             wait_s *= 2
         self.failed += len(batch)
+        self._tell_lost(2 * self._lost_told)
+
+    def _arrived(self, count: int, said: str) -> None:
+        rejected, why = rejected_of(said)
+        rejected = min(rejected, count)
+        self.sent += count - rejected
+        self.failed += rejected
+        if rejected:
+            self._tell(-2, f"the receiver rejected {rejected} of {count} spans: {why}")
+        else:
+            self._told.clear()
+        self._tell_lost(2 * self._lost_told)
+
+    def _tell_lost(self, least: int) -> None:
+        """Tell how many spans were lost, if they are at least `least`."""
+        dropped, failed = self.dropped, self.failed
+        if (lost := dropped + failed) and lost >= max(least, self._lost_told + 1):
+            self._lost_told = lost
+            logging.getLogger("sits").warning(
+                "spans: %s spans lost: %s dropped, for the queue of %s was full; %s refused or not delivered",
+                lost,
+                dropped,
+                self._capacity,
+                failed,
+            )
 
     def _tell(self, status: int, text: str) -> None:
         if status not in self._told:
             self._told.add(status)
-            said = f"answers {status}" if status > 0 else "cannot be sent to"
-            logging.getLogger("sits").warning("spans: %s %s %s", self.endpoint, said, text[:200])
+            from sits.telemetry.secrets import text_without_secrets  # noqa: PLC0415  # only trouble needs it
+
+            said = f" answers {status}" if status > 0 else " cannot be sent to" if not status else ""
+            where = plain(text_without_secrets(self.endpoint))
+            logging.getLogger("sits").warning("spans: %s%s: %s", where, said, plain(text)[:300])
 
 
 def _revive(me: "weakref.ref[SpansOut]") -> None:
     found = me()
     if found is not None:
         atexit.unregister(found.close)
+        before, after = f":{found._pid}", f":{os.getpid()}"
+        instance = str(found.resource.get(INSTANCE, ""))
+        if instance.endswith(before):
+            found.resource[INSTANCE] = instance.removesuffix(before) + after
         found._anew()
 
 
-def post_http(endpoint: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Answer:
-    """One POST over a connection of its own."""
-    import http.client  # noqa: PLC0415  # 10 ms that a process which sends nothing need not pay
+def rejected_of(said: str) -> tuple[int, str]:
+    """How many spans a receiver that took a batch says it rejected, and why.
 
+    >>> rejected_of('{"partialSuccess": {"rejectedSpans": "3", "errorMessage": "too old"}}'), rejected_of("fine")
+    ((3, 'too old'), (0, ''))
+    """
     try:
-        url = urlsplit(endpoint)
-        kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-        connection = kind(url.hostname or "", url.port, timeout=timeout_s)
-        try:
-            path = f"{url.path or '/'}?{url.query}" if url.query else url.path or "/"
-            connection.request("POST", path, body, dict(headers))
-            response = connection.getresponse()
-            text = response.read(4096).decode("utf-8", "replace")
-            return Answer(response.status, _seconds(response.getheader("retry-after")), text)
-        finally:
-            connection.close()
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        return Answer(0, 0.0, f"{type(error).__name__}: {error}")
+        partial = json.loads(said)["partialSuccess"]
+        return max(0, int(partial.get("rejectedSpans", 0))), str(partial.get("errorMessage", ""))
+    except (ValueError, TypeError, KeyError, AttributeError):  # no JSON, or another one: all were taken
+        return 0, ""
 
 
-def _seconds(said: str | None) -> float:
-    """`Retry-After` in seconds; a date counts as nothing said."""
-    return float(said) if said is not None and said.isdecimal() else 0.0
+def _spread() -> float:
+    """Between 0.75 and 1.25, another one for each process: by its id times the golden ratio."""
+    return 0.75 + os.getpid() * 0.6180339887498949 % 0.5

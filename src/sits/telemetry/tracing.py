@@ -24,6 +24,7 @@ import os
 import re
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping, MutableMapping
 from contextvars import ContextVar, Token
@@ -313,6 +314,7 @@ class _Exporter:
     def __init__(self) -> None:
         self.out: SpansOut | None = None
         self.known = False
+        self.first = threading.Lock()
         self.told: set[str] = set()
 
 
@@ -340,21 +342,22 @@ def configure(
         Who sends them, with counts of what was `sent`, `dropped` and `failed`; None when nobody is named to send them to.
 
     """
-    environ = os.environ
-    place = endpoint.rstrip("/") if endpoint else endpoint_of(environ)
+    place = endpoint.rstrip("/") if endpoint else endpoint_of(os.environ)
     if place and endpoint and not place.endswith("/v1/traces"):
         place += "/v1/traces"
-    old, _EXPORTER.known = _EXPORTER.out, True
-    _EXPORTER.out = None
-    if old is not None:
-        old.close()
-    if place:
-        _EXPORTER.out = SpansOut(
-            place,
-            _resource(service, attributes or {}),
-            headers={**headers_of(environ), **(headers or {})},
-            period_s=period_s,
-        )
+    old, _EXPORTER.out = _EXPORTER.out, None
+    try:
+        if old is not None:
+            old.close()
+        if place:
+            _EXPORTER.out = SpansOut(
+                place,
+                _resource(service, attributes or {}),
+                headers={**headers_of(os.environ), **(headers or {})},
+                period_s=period_s,
+            )
+    finally:
+        _EXPORTER.known = True
     return _EXPORTER.out
 
 
@@ -381,7 +384,9 @@ def _resource(service: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 def _send(made: Span) -> None:
     if not _EXPORTER.known:
-        configure()
+        with _EXPORTER.first:  # of threads that end their first spans together one configures
+            if not _EXPORTER.known:
+                configure()
     if _EXPORTER.out is not None:
         _EXPORTER.out.put(made)
 

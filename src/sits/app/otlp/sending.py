@@ -2,7 +2,8 @@
 
 Rules: nothing is raised for what a network does; an `Answer` says it.  Worth another try are, over HTTP, 429, 502, 503, 504 and no answer, over
 gRPC the codes the protocol lists.  How long the receiver wants to be left alone is honoured: `Retry-After`, or `RetryInfo`.  A partial success
-is a success, whose refused items are counted and not sent again.  Called from one thread, which it blocks.
+is a success, whose refused items are counted and not sent again.  A redirect is not followed, and told.  Called from one thread, which it blocks, for
+`timeout_s` an exchange and no longer, whatever the other side does (`telemetry.posting`).
 
 Source: OpenTelemetry Protocol 1.x, "Failures" of both transports; RFC 9110 for `Retry-After`.
 
@@ -21,8 +22,8 @@ from sits.app.otlp.target import Target
 from sits.core.errors import ConfigError
 from sits.core.ports import World
 from sits.telemetry.otlp.protobuf import INSTALL, Messages
+from sits.telemetry.posting import LATER, Connection, Deadline, connection_to, moved, shown
 
-LATER_STATUSES = frozenset({429, 502, 503, 504})
 LATER_CODES = frozenset({
     "CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS",
 })  # fmt: skip
@@ -71,7 +72,7 @@ class HttpSender:
         self._target = target
         self._known = known
         self._world = world
-        self._open: dict[tuple[str, str], http.client.HTTPConnection] = {}
+        self._open: dict[tuple[str, str], Connection] = {}
 
     def send(self, signal: Signal, request: Any) -> Answer:
         """Post it, and wait for the answer."""
@@ -82,41 +83,53 @@ class HttpSender:
             headers["content-encoding"] = "gzip"
         parts = urlsplit(self._target.urls[signal])
         try:
-            status, retry_after, answer = self._post((parts.scheme, parts.netloc), parts, body, headers)
+            status, retry_after, location, answer = self._post(
+                (parts.scheme, parts.netloc), parts, body, headers
+            )
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            return Answer(False, later=True, text=f"{type(error).__name__}: {error}")
+            return Answer(False, later=True, text=shown(f"{type(error).__name__}: {error}"))
         if 200 <= status < 300:
             return self._partial(signal, answer)
-        after_s = self._after_s(retry_after) if status in LATER_STATUSES else 0.0
-        return Answer(False, status in LATER_STATUSES, after_s, text=f"HTTP {status}: {_shown(answer)}")
+        if 300 <= status < 400:
+            return Answer(False, text=f"HTTP {status}: {moved(location)}")
+        after_s = self._after_s(retry_after) if status in LATER else 0.0
+        return Answer(False, status in LATER, after_s, text=f"HTTP {status}: {_shown(answer)}")
 
     def _post(
         self, key: tuple[str, str], parts: Any, body: bytes, headers: dict[str, str]
-    ) -> tuple[int, str, bytes]:
+    ) -> tuple[int, str, str, bytes]:
         path = parts.path or "/"
         if parts.query:
             path = f"{path}?{parts.query}"
         kept = key in self._open
         connection = self._open.get(key) or self._connect(key)
         try:
-            connection.request("POST", path, body, headers)
-            response = connection.getresponse()
+            response, answer = self._exchange(connection, path, body, headers)
         except (http.client.RemoteDisconnected, ConnectionError):
             if not kept:
                 raise
             connection.close()  # an idle connection that the receiver closed meanwhile
-            connection = self._connect(key)
-            connection.request("POST", path, body, headers)
-            response = connection.getresponse()
-        answer = response.read(ANSWER_MAX)
+            response, answer = self._exchange(self._connect(key), path, body, headers)
         if not response.isclosed():
             self._open.pop(key).close()
-        return response.status, response.getheader("retry-after", ""), answer
+        return (
+            response.status,
+            response.getheader("retry-after", ""),
+            response.getheader("location", ""),
+            answer,
+        )
 
-    def _connect(self, key: tuple[str, str]) -> http.client.HTTPConnection:
-        kind = http.client.HTTPSConnection if key[0] == "https" else http.client.HTTPConnection
-        self._open[key] = made = kind(key[1], timeout=self._target.timeout_s)
+    def _exchange(
+        self, connection: Connection, path: str, body: bytes, headers: dict[str, str]
+    ) -> tuple[http.client.HTTPResponse, bytes]:
+        with Deadline(connection, self._target.timeout_s):
+            connection.request("POST", path, body, headers)
+            response = connection.getresponse()
+            return response, response.read(ANSWER_MAX)
+
+    def _connect(self, key: tuple[str, str]) -> Connection:
+        self._open[key] = made = connection_to(*key, self._target.timeout_s)
         return made
 
     def _partial(self, signal: Signal, answer: bytes) -> Answer:
@@ -237,4 +250,4 @@ def _retry_info_s(error: Any) -> float:
 
 
 def _shown(answer: bytes) -> str:
-    return answer[:200].decode("utf-8", "replace").strip() or "no text"
+    return shown(answer[:200].decode("utf-8", "replace")) or "no text"

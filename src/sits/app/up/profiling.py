@@ -64,7 +64,7 @@ class Profiler:
         self._give = give
         self._configured_hz = 0
         self._until_ns = 0
-        self._since_wall_ns = 0
+        self._since_wall_ns = self._since_ns = 0
         self._sampler: Sampler | None = None
 
     def adopt(self, profile: Profiling) -> None:
@@ -104,7 +104,7 @@ class Profiler:
         if hz:
             from sits.telemetry.profile.sampler import Sampler  # noqa: PLC0415  (only who is sampled loads it)
 
-            self._since_wall_ns = self._world.wall_ns()
+            self._since_wall_ns, self._since_ns = self._world.wall_ns(), self._world.now_ns()
             sampler = Sampler(hz, carriers=_carriers(), restart=True)
             try:
                 sampler.start()
@@ -118,10 +118,11 @@ class Profiler:
 
     def _tell(self, *, last: bool) -> None:
         assert self._sampler is not None
-        now_ns = self._world.wall_ns()
+        wall_ns, now_ns = self._world.wall_ns(), self._world.now_ns()
         batch = self._sampler.take()
-        since_ns, self._since_wall_ns = self._since_wall_ns, now_ns
-        self._give(Part(since_ns, max(0, now_ns - since_ns), SECOND // self._sampler.hz, batch, last))
+        since_wall_ns, since_ns = self._since_wall_ns, self._since_ns
+        self._since_wall_ns, self._since_ns = wall_ns, now_ns
+        self._give(Part(since_wall_ns, now_ns - since_ns, SECOND // self._sampler.hz, batch, last))
 
 
 def _carriers() -> "dict[int, Callable[[FrameType], str]]":

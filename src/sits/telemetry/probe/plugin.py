@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from sits import __version__
+from sits.telemetry.posting import Answer
 from sits.telemetry.probe.front import Front
 from sits.telemetry.probe.known import VERSIONS, Known, known
 from sits.telemetry.probe.patching import Patches
@@ -27,7 +28,7 @@ from sits.telemetry.probe.reading import differences, package_of, version_of
 from sits.telemetry.probe.scheduling import Scheduling
 from sits.telemetry.probe.seeing import LOG, Seeing
 from sits.telemetry.probe.stepping import Stepping
-from sits.telemetry.spans_out import Answer, SpansOut, pairs
+from sits.telemetry.spans_out import SpansOut, pairs
 from sits.world import RealWorld
 
 DEFAULT = "http://127.0.0.1:4318"

@@ -15,17 +15,16 @@ is what such a server breaks at.
 Deliberately absent: Pyroscope's gRPC, and reading back.
 """
 
-import base64
-import http.client
-import os
+import hashlib
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
-from urllib.parse import urlencode, urlsplit
+from collections.abc import Mapping
+from urllib.parse import urlencode, urljoin, urlsplit
 
 import msgspec
 
 from sits.core.units import SECOND
+from sits.telemetry.posting import post
 from sits.telemetry.profile import pprof
 from sits.telemetry.profile.profile import Profile, merged
 
@@ -118,11 +117,14 @@ class Pusher:
     def _deliver(self, profile: Profile) -> None:
         path, headers, body = request_of(self.target, profile)
         for number in range(TRIES):
-            status, self.trouble = post(self.target.url, path, headers, body)
-            if 200 <= status < 300:
+            answer = post(urljoin(self.target.url, path), body, headers, TIMEOUT_S)
+            if 200 <= answer.status < 300:
                 self.sent += 1
+                self.trouble = ""
                 return
-            if status and status not in AGAIN:
+            said = f" answers {answer.status}" if answer.status else ""
+            self.trouble = f"{self.target.url}{said}: {answer.text[:300]}"
+            if answer.status and answer.status not in AGAIN:
                 self.refused += 1
                 return
             if self._closing.is_set() or number == TRIES - 1:
@@ -148,7 +150,9 @@ def request_of(target: Target, profile: Profile) -> tuple[str, dict[str, str], b
         ("profile", "profile.pb.gz", pprof.encode(untraced)),
         ("sample_type_config", "config.json", msgspec.json.encode(TYPES)),
     )
-    mark = base64.b16encode(os.urandom(12)).decode()
+    mark = hashlib.blake2b(
+        b"".join(data for _, _, data in parts), digest_size=12
+    ).hexdigest()  # stands in none of them
     body = b"".join(
         f'--{mark}\r\nContent-Disposition: form-data; name="{field}"; filename="{file}"\r\n'
         f"Content-Type: application/octet-stream\r\n\r\n".encode()
@@ -169,29 +173,3 @@ def _without_traces(profile: Profile) -> Profile:
             for sample in profile.samples
         ),
     )
-
-
-def post(url: str, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, str]:
-    """Status of one POST, 0 where there was no answer; and what was wrong, empty if nothing."""
-    parts = urlsplit(url)
-    kinds: dict[str, Callable[..., http.client.HTTPConnection]] = {
-        "http": http.client.HTTPConnection,
-        "https": http.client.HTTPSConnection,
-    }
-    connection = kinds[parts.scheme](parts.hostname, parts.port, timeout=TIMEOUT_S)
-    try:
-        connection.request("POST", path, body, dict(headers))
-        answer = connection.getresponse()
-        said = answer.read(300)
-    except ValueError:  # its words hold the header, which may be a key
-        return 0, f"{url}: a header or the address cannot be sent (a line break, or letters beyond Latin-1)"
-    except (OSError, http.client.HTTPException) as error:
-        return 0, f"{url}: {error or type(error).__name__}"
-    finally:
-        connection.close()
-    wrong = (
-        ""
-        if 200 <= answer.status < 300
-        else f"{url} answers {answer.status}: {said.decode('utf-8', 'replace')}"
-    )
-    return answer.status, wrong
