@@ -39,3 +39,11 @@ def test_queries_can_be_had_as_text():
 def test_an_hour_that_is_not_over_is_left_alone(tmp_path):
     filled(tmp_path)
     assert json.loads(run("tend", tmp_path, "--json").output) == {"merged": 0, "indexed": 0, "troubles": []}
+
+
+def test_the_store_of_the_working_directory_is_meant_when_none_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "no directory 'sits-store'" in str(run("info").exception)
+    filled(tmp_path / "sits-store")
+    assert json.loads(run("info", "--json").output)["store"] == "sits-store"
+    assert run("tend", "--json").exception is None

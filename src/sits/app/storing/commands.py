@@ -10,7 +10,7 @@ import click
 _json = click.option(
     "--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else, on stdout."
 )
-_path = click.argument("path", type=click.Path(path_type=Path))
+_path = click.argument("path", type=click.Path(path_type=Path), default=Path("sits-store"))
 
 
 @click.group(short_help="What a store holds, its queries as SQL, and hours that are over.")
@@ -22,7 +22,7 @@ def store() -> None:
 @_path
 @_json
 def info(path: Path, as_json: bool) -> int:
-    """Say what the store in PATH holds: tables, hours (UTC), rows, bytes."""
+    """Say what the store in PATH (sits-store when left out) holds: tables, hours (UTC), rows, bytes."""
     from sits.app.output import print_json, require_store  # noqa: PLC0415
     from sits.app.storing.told import told  # noqa: PLC0415
 
@@ -51,7 +51,11 @@ def info(path: Path, as_json: bool) -> int:
     help="duckdb: over the store's tables; clickhouse: over otel_traces.",
 )
 def sql(name: str | None, dialect: str) -> int:
-    """Print the named query NAME, to be pasted elsewhere; without NAME, the names.  A parameter that is NULL does not restrict."""
+    """Print the named query NAME, to be pasted elsewhere; without NAME, the names.  A parameter that is NULL does not restrict.
+
+    Where only a share of the rows is kept (telemetry.sampling), a row stands for `weight` requests, and the named queries count it for so many, in
+    quantiles too.  A query of your own over kept rows must do the same: all errors and all slow requests are among them.
+    """
     from sits.core.errors import ConfigError  # noqa: PLC0415
     from sits.telemetry.clickhouse import FLEET as fleet  # noqa: PLC0415, N811
     from sits.telemetry.clickhouse import query  # noqa: PLC0415
@@ -77,7 +81,7 @@ def sql(name: str | None, dialect: str) -> int:
 @_path
 @_json
 def tend(path: Path, as_json: bool) -> int:
-    """Merge the files of hours that are over in the store in PATH, and index requests; a running gateway does it each hour.
+    """Merge the files of hours that are over in the store in PATH (sits-store when left out), and index requests; a running gateway does it each hour.
 
     Safe at any time, also twice at once.  Answers stay the same and come sooner.
     """
