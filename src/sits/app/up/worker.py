@@ -23,15 +23,17 @@ from typing import Any
 import msgspec
 
 from sits.app.up.attempts import Attempts
+from sits.app.up.effort import Effort
 from sits.app.up.generation import Generation, unpack
 from sits.app.up.link import Link
-from sits.app.up.outbox import Outbox
+from sits.app.up.outbox import FLUSH_S, Outbox
 from sits.app.up.pauses import Pauses
 from sits.app.up.profiling import worker_profiler
 from sits.app.up.wires import WireWatch
 from sits.core.errors import SitsError
 from sits.core.fleet import AnyEngine, Fleet
 from sits.core.ports import Engine, World
+from sits.core.units import SECOND
 from sits.gateway.metrics import Vitals
 from sits.gateway.pipeline import Gateway
 from sits.gateway.places import Place
@@ -66,6 +68,7 @@ class Worker:
         self._runs: dict[Gateway, str] = {}
         self._pauses = Pauses(world)
         self._wires = WireWatch(world)
+        self._effort = Effort(world, f"worker-{post.index}", round(FLUSH_S * SECOND))
         self._pretence: Callable[[AnyEngine], Mapping[str, Any]] = lambda _: {}
 
     async def run(self, first: Generation) -> None:
@@ -208,6 +211,7 @@ class Worker:
     def _tell_vitals(self) -> None:
         self._ticks += 1
         self._profiler.tick()
+        self._effort.tick(self._outbox.newest.add)
         gateway = self._server.gateway
         if gateway.fleet.telemetry.signals.tcp == "auto":
             self._wires.tick(gateway.engines, self._outbox.newest.add)
