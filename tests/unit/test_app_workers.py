@@ -422,3 +422,15 @@ def test_an_adapter_asked_for_in_any_worker_is_loaded_once_and_answers_in_all(tm
         vllm.cut()
         loop.run_until_complete(asyncio.sleep(0))
         loop.close()
+
+
+def test_each_worker_tells_of_its_own_strain(tmp_path):
+    with gateway(tmp_path) as up:
+        told = set()
+        while len(told) < 4:
+            with DuckStore(up.store) as store:
+                found = store.scan("board_signals", start_ns=0, names="gateway_cpu_share,gateway_backlog_ms")
+                told = {(row["source"], row["name"]) for row in found}
+    assert told == {
+        (f"worker-{i}", name) for i in range(2) for name in ("gateway_cpu_share", "gateway_backlog_ms")
+    }
