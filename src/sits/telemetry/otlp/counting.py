@@ -8,9 +8,10 @@ Source: Protocol Buffers, "Encoding".
 Deliberately absent: values, and what is inside a span (at most 128 attributes of it are kept; eight million empty ones were measured at half a gigabyte while they are parsed).
 """
 
+from sits.telemetry.protobuf_wire import BYTES, SIZES, VARINT, take
+
 _INSIDE = (0x0A, 0x12, 0x12)
 """Tags of `resource_spans`, and in it `scope_spans`, and in it `spans`."""
-_FIXED = {1: 8, 5: 4}
 
 
 def more_than(body: bytes, limit: int) -> bool:
@@ -29,10 +30,10 @@ def more_than(body: bytes, limit: int) -> bool:
                     return False
                 ends.pop()
                 depth -= 1
-            tag, at = _varint(body, at)
+            tag, at = take(body, at)
             kind = tag & 7
-            if kind == 2:
-                size, at = _varint(body, at)
+            if kind == BYTES:
+                size, at = take(body, at)
                 if tag == _INSIDE[depth]:
                     found += 1
                     if found > limit:
@@ -42,22 +43,9 @@ def more_than(body: bytes, limit: int) -> bool:
                         depth += 1
                         continue
                 at += size
-            elif kind == 0:
-                _, at = _varint(body, at)
+            elif kind == VARINT:
+                _, at = take(body, at)
             else:
-                at += _FIXED.get(kind, 0)  # a group's begin and end have no more than their tag
-    except IndexError:
+                at += SIZES.get(kind, 0)  # a group's begin and end have no more than their tag
+    except ValueError:
         return False
-
-
-def _varint(body: bytes, at: int) -> tuple[int, int]:
-    byte = body[at]
-    if byte < 128:
-        return byte, at + 1
-    value, shift = byte & 127, 7
-    while byte >= 128:
-        at += 1
-        byte = body[at]
-        value |= (byte & 127) << shift
-        shift += 7
-    return value, at + 1

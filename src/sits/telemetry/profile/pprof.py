@@ -17,6 +17,7 @@ from typing import Any
 
 from sits.core.errors import ConfigError
 from sits.telemetry.profile.profile import Frame, Labels, Profile, Sample
+from sits.telemetry.protobuf_wire import bytes_field, fields_of, integer_field, signed, take, varint
 
 SIZE_MAX = 256 * 2**20
 """Bytes of a profile once unpacked; more is no profile but a bomb."""
@@ -25,8 +26,6 @@ DEPTH_MAX = 1024
 """Frames of a stack; of a deeper one the innermost are kept."""
 
 ELSEWHERE, DROPPED = "(threads without Python)", "(dropped: no room)"
-
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def encode(profile: Profile) -> bytes:
@@ -45,35 +44,41 @@ class _Writer:
     def write(self, profile: Profile) -> bytes:
         out = bytearray()
         count, cpu = self._type("samples", "count"), self._type("cpu", "nanoseconds")
-        out += _message(1, count) + _message(1, cpu)
+        out += bytes_field(1, count) + bytes_field(1, cpu)
         for sample in (*profile.samples, *_rest(profile)):
-            out += _message(2, self._sample(sample, profile.process))
+            out += bytes_field(2, self._sample(sample, profile.process))
         for frame, number in self._locations.items():
             function = self._functions[frame.function, frame.file]
-            out += _message(
-                4, _number(1, number) + _message(4, _number(1, function) + _number(2, frame.line))
+            out += bytes_field(
+                4,
+                integer_field(1, number)
+                + bytes_field(4, integer_field(1, function) + integer_field(2, frame.line)),
             )
         for (name, file), number in self._functions.items():
-            body = _number(1, number) + _number(2, self._text(name)) + _number(3, self._text(name))
-            out += _message(5, body + _number(4, self._text(file)))
-        out += _number(9, profile.wall_ns) + _number(10, profile.duration_ns)
-        out += _message(11, cpu) + _number(12, profile.period_ns)
+            body = (
+                integer_field(1, number)
+                + integer_field(2, self._text(name))
+                + integer_field(3, self._text(name))
+            )
+            out += bytes_field(5, body + integer_field(4, self._text(file)))
+        out += integer_field(9, profile.wall_ns) + integer_field(10, profile.duration_ns)
+        out += bytes_field(11, cpu) + integer_field(12, profile.period_ns)
         if profile.own_ns:
-            out += _number(13, self._text(f"taking the samples used {profile.own_ns} ns of it"))
-        out += _number(14, self._text("cpu"))
+            out += integer_field(13, self._text(f"taking the samples used {profile.own_ns} ns of it"))
+        out += integer_field(14, self._text("cpu"))
         for text in self._texts:  # last, for only now all are known
-            out += _message(6, text.encode("utf-8", "replace"))
+            out += bytes_field(6, text.encode("utf-8", "replace"))
         return bytes(out)
 
     def _type(self, kind: str, unit: str) -> bytes:
-        return _number(1, self._text(kind)) + _number(2, self._text(unit))
+        return integer_field(1, self._text(kind)) + integer_field(2, self._text(unit))
 
     def _text(self, text: str) -> int:
         return self._texts.setdefault(text, len(self._texts))
 
     def _sample(self, sample: Sample, process: str) -> bytes:
-        places = b"".join(_varint(self._location(frame)) for frame in reversed(sample.stack))
-        body = _message(1, places) + _message(2, _varint(sample.count) + _varint(sample.ns))
+        places = b"".join(varint(self._location(frame)) for frame in reversed(sample.stack))
+        body = bytes_field(1, places) + bytes_field(2, varint(sample.count) + varint(sample.ns))
         labels = sample.labels
         pairs = (
             ("layer", labels.layer),
@@ -83,7 +88,9 @@ class _Writer:
         )
         for key, value in pairs:
             if value:
-                body += _message(3, _number(1, self._text(key)) + _number(2, self._text(value)))
+                body += bytes_field(
+                    3, integer_field(1, self._text(key)) + integer_field(2, self._text(value))
+                )
         return body
 
     def _location(self, frame: Frame) -> int:
@@ -96,24 +103,6 @@ def _rest(profile: Profile) -> Iterator[Sample]:
     for name, ns in ((ELSEWHERE, profile.elsewhere_ns), (DROPPED, profile.dropped_ns)):
         if ns:
             yield Sample((Frame(name),), ns, 0)
-
-
-def _varint(value: int) -> bytes:
-    value &= 2**64 - 1
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _number(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value) if value else b""
-
-
-def _message(field: int, body: bytes) -> bytes:
-    return _varint(field << 3 | _BYTES) + _varint(len(body)) + body
 
 
 # -- reading -----------------------------------------------------------------------------------------------------
@@ -152,27 +141,27 @@ def _unpacked(data: bytes) -> bytes:
 
 def _read(data: bytes) -> Profile:
     fields: dict[int, list[Any]] = {}
-    for field, value in _fields(data):
+    for field, value in fields_of(data):
         fields.setdefault(field, []).append(value)
     texts = [value.decode("utf-8", "replace") for value in fields.get(6, [b""])]
     functions = {}
     for body in fields.get(5, ()):
-        one = dict(_fields(body))
+        one = dict(fields_of(body))
         functions[one.get(1, 0)] = (texts[one.get(2, 0)], texts[one.get(4, 0)])
     locations = {}
     for body in fields.get(4, ()):
         number, lines, address = 0, [], 0
-        for field, value in _fields(body):
+        for field, value in fields_of(body):
             if field == 1:
                 number = value
             elif field == 3:
                 address = value
             elif field == 4:
-                line = dict(_fields(value))
+                line = dict(fields_of(value))
                 lines.append(Frame(*functions[line.get(1, 0)], line.get(2, 0)))
         locations[number] = lines or [Frame(hex(address))]
     units = [
-        (texts[one.get(1, 0)], texts[one.get(2, 0)]) for one in map(dict, map(_fields, fields.get(1, ())))
+        (texts[one.get(1, 0)], texts[one.get(2, 0)]) for one in map(dict, map(fields_of, fields.get(1, ())))
     ]
     period_ns = fields.get(12, [0])[-1]
     samples, process, rest = [], "", {ELSEWHERE: 0, DROPPED: 0}
@@ -203,14 +192,14 @@ def _sample(
     stack: list[Frame] = []
     values: list[int] = []
     labels: dict[str, str] = {}
-    for field, value in _fields(body):
+    for field, value in fields_of(body):
         if field == 1:
             for number in _packed(value):
                 stack += locations[number]
         elif field == 2:
             values += _packed(value)
         elif field == 3:
-            one = dict(_fields(value))
+            one = dict(fields_of(value))
             labels[texts[one.get(1, 0)]] = texts[one.get(2, 0)]
     by_unit = {unit: value for (_, unit), value in zip(units, values, strict=True)}
     count = by_unit.get("count", 1)
@@ -229,42 +218,6 @@ def _packed(value: int | bytes) -> list[int]:
         return [value]
     found, at = [], 0
     while at < len(value):
-        one, at = _take(value, at)
-        found.append(one)
+        one, at = take(value, at)
+        found.append(signed(one))
     return found
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Field numbers and values of a message; nested messages stay bytes."""
-    at = 0
-    while at < len(data):
-        tag, at = _take(data, at)
-        kind = tag & 7
-        if kind == _VARINT:
-            value, at = _take(data, at)
-            yield tag >> 3, value
-            continue
-        if kind == _BYTES:
-            size, at = _take(data, at)
-        elif kind in (_FIXED64, _FIXED32):
-            size = 8 if kind == _FIXED64 else 4
-        else:
-            raise ValueError(f"byte {at} begins a field of unknown kind {kind}")
-        if at + size > len(data):
-            raise ValueError(f"a field of {size} bytes at byte {at} goes beyond the end")
-        yield tag >> 3, data[at : at + size]
-        at += size
-
-
-def _take(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            break
-        shift += 7
-        if shift > 63:
-            raise ValueError(f"a number at byte {at} has no end")
-    return (value - 2**64 if value >= 2**63 else value), at
