@@ -41,9 +41,7 @@ def exporter(path, url, protocol, world=None, **told):
     export = Export(endpoint=url, protocol=protocol, **told)
     target = target_of(export, {}, RESOURCE)
     known = messages()
-    return Exporter(
-        path, export, target, sender_of(target, known, world), known, {"a": "vllm"}, world, look_s=0.01
-    )
+    return Exporter(path, export, target, sender_of(target, known), known, {"a": "vllm"}, world, look_s=0.01)
 
 
 def write(path, *rows):
@@ -212,11 +210,24 @@ def test_a_receiver_that_never_ends_its_answer_holds_nobody(script):
         export = Export(endpoint=f"http://127.0.0.1:{port}", protocol="http/protobuf", timeout=SECOND // 5)
         target = target_of(export, {}, RESOURCE)
         known = messages()
-        sender = sender_of(target, known, RealWorld())
+        sender = sender_of(target, known)
         answer = sender.send("traces", known.traces.ExportTraceServiceRequest())
         sender.close()
     assert (answer.taken, answer.later) == (False, True)
     assert "within 0.2 s" in answer.text or "timed out" in answer.text
+
+
+def test_a_date_to_come_again_is_held_against_the_answers_own_date():
+    dates = "date: Tue, 01 Dec 2026 00:00:00 GMT\r\nretry-after: Tue, 01 Dec 2026 00:01:30 GMT"
+    with scripted(says(f"HTTP/1.1 503 Busy\r\n{dates}\r\ncontent-length: 0\r\n\r\n")) as (port, _):
+        target = target_of(
+            Export(endpoint=f"http://127.0.0.1:{port}", protocol="http/protobuf"), {}, RESOURCE
+        )
+        known = messages()
+        sender = sender_of(target, known)
+        answer = sender.send("traces", known.traces.ExportTraceServiceRequest())
+        sender.close()
+    assert (answer.taken, answer.later, answer.after_s) == (False, True, 90.0)
 
 
 def test_a_redirect_is_told_and_not_followed():
@@ -226,7 +237,7 @@ def test_a_redirect_is_told_and_not_followed():
             Export(endpoint=f"http://127.0.0.1:{port}", protocol="http/protobuf"), {}, RESOURCE
         )
         known = messages()
-        sender = sender_of(target, known, RealWorld())
+        sender = sender_of(target, known)
         answer = sender.send("traces", known.traces.ExportTraceServiceRequest())
         sender.close()
     assert (answer.taken, answer.later) == (False, False)

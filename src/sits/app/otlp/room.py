@@ -112,7 +112,7 @@ class OtlpRoom(Room):
         }
         target = target_of(export, os.environ, resource)
         known = messages()
-        sender = sender_of(target, known, house.world)
+        sender = sender_of(target, known)
         providers = providers_of(fleet.engines, lambda engine: tag_of(type(engine))[1])
         made = Exporter(house.store, export, target, sender, known, providers, house.world)
         made.start()

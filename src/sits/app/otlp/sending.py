@@ -5,30 +5,35 @@ gRPC the codes the protocol lists.  How long the receiver wants to be left alone
 is a success, whose refused items are counted and not sent again.  A redirect is not followed, and told.  Called from one thread, which it blocks, for
 `timeout_s` an exchange and no longer, whatever the other side does (`telemetry.posting`).
 
-Source: OpenTelemetry Protocol 1.x, "Failures" of both transports; RFC 9110 for `Retry-After`.
+Source: OpenTelemetry Protocol 1.x, "Failures" of both transports.
 
 Deliberately absent: waiting, and what is in a batch.
 """
 
 import gzip
 import http.client
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from typing import Any, Literal, NamedTuple, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from sits.app.otlp import rpc_status
 from sits.app.otlp.target import Target
 from sits.core.errors import ConfigError
-from sits.core.ports import World
 from sits.telemetry.otlp.protobuf import INSTALL, Messages
-from sits.telemetry.posting import LATER, Connection, Deadline, connection_to, moved, shown
+from sits.telemetry.posting import (
+    LATER,
+    RETRY_AFTER_MAX_S,
+    Connection,
+    Deadline,
+    after_s,
+    connection_to,
+    moved,
+    shown,
+)
 
 LATER_CODES = frozenset({
     "CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS",
 })  # fmt: skip
 ANSWER_MAX = 64 * 1024
-RETRY_AFTER_MAX_S = 3600.0
 
 Signal = Literal["traces", "metrics"]
 
@@ -53,25 +58,22 @@ class Sender(Protocol):
         """Let go of the connection."""
 
 
-def sender_of(target: Target, known: Messages, world: World) -> Sender:
+def sender_of(target: Target, known: Messages) -> Sender:
     """The sender of the target's protocol.
 
     Raises:
         ConfigError: grpc is not installed.
 
     """
-    return (
-        GrpcSender(target, known) if target.protocol == "grpc" else HttpSender(target, known, world)
-    )  # fmt: skip
+    return GrpcSender(target, known) if target.protocol == "grpc" else HttpSender(target, known)
 
 
 class HttpSender:
     """Posts protobuf; the connection is kept."""
 
-    def __init__(self, target: Target, known: Messages, world: World) -> None:
+    def __init__(self, target: Target, known: Messages) -> None:
         self._target = target
         self._known = known
-        self._world = world
         self._open: dict[tuple[str, str], Connection] = {}
 
     def send(self, signal: Signal, request: Any) -> Answer:
@@ -81,27 +83,25 @@ class HttpSender:
         if self._target.gzip:
             body = gzip.compress(body, 3)
             headers["content-encoding"] = "gzip"
-        parts = urlsplit(self._target.urls[signal])
         try:
-            status, retry_after, location, answer = self._post(
-                (parts.scheme, parts.netloc), parts, body, headers
-            )
+            response, answer = self._post(urlsplit(self._target.urls[signal]), body, headers)
         except (OSError, http.client.HTTPException) as error:
             self.close()
             return Answer(False, later=True, text=shown(f"{type(error).__name__}: {error}"))
+        status = response.status
         if 200 <= status < 300:
             return self._partial(signal, answer)
         if 300 <= status < 400:
-            return Answer(False, text=f"HTTP {status}: {moved(location)}")
-        after_s = self._after_s(retry_after) if status in LATER else 0.0
-        return Answer(False, status in LATER, after_s, text=f"HTTP {status}: {_shown(answer)}")
+            return Answer(False, text=f"HTTP {status}: {moved(response.getheader('location'))}")
+        later = status in LATER
+        wait_s = after_s(response.getheader("retry-after"), response.getheader("date")) if later else 0.0
+        return Answer(False, later, wait_s, text=f"HTTP {status}: {_shown(answer)}")
 
     def _post(
-        self, key: tuple[str, str], parts: Any, body: bytes, headers: dict[str, str]
-    ) -> tuple[int, str, str, bytes]:
-        path = parts.path or "/"
-        if parts.query:
-            path = f"{path}?{parts.query}"
+        self, parts: SplitResult, body: bytes, headers: dict[str, str]
+    ) -> tuple[http.client.HTTPResponse, bytes]:
+        path = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
+        key = parts.scheme, parts.netloc
         kept = key in self._open
         connection = self._open.get(key) or self._connect(key)
         try:
@@ -113,12 +113,7 @@ class HttpSender:
             response, answer = self._exchange(self._connect(key), path, body, headers)
         if not response.isclosed():
             self._open.pop(key).close()
-        return (
-            response.status,
-            response.getheader("retry-after", ""),
-            response.getheader("location", ""),
-            answer,
-        )
+        return response, answer
 
     def _exchange(
         self, connection: Connection, path: str, body: bytes, headers: dict[str, str]
@@ -146,17 +141,6 @@ class HttpSender:
         except DecodeError:
             return Answer(True)  # some answer with a text of their own
         return _partial(response)
-
-    def _after_s(self, told: str) -> float:
-        """Seconds, or a date."""
-        if told.strip().isdigit():
-            return min(float(told), RETRY_AFTER_MAX_S)
-        try:
-            when = parsedate_to_datetime(told)
-        except (TypeError, ValueError):
-            return 0.0
-        when = when if when.tzinfo else when.replace(tzinfo=UTC)
-        return min(max(0.0, when.timestamp() - self._world.wall_ns() / 1e9), RETRY_AFTER_MAX_S)
 
     def close(self) -> None:
         """Close the connections; the next `send` opens one."""
