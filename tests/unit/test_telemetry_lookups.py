@@ -128,8 +128,7 @@ def test_what_was_picked_is_not_told_of_the_next(paths):
             assert [row["id"] for row in store.scan("request", id=ids(1)[i])] == [ids(1)[i]]
         store.append("requests", batch("requests", 1))
         assert len(store.scan("request", id=ids(1)[1003])) == 2
-        store._db.execute("DELETE FROM pending_requests")
-        store._pending["requests"] = 0
+        store._pending.write("requests", lambda select: None)
 
 
 def test_a_lookup_that_is_broken_or_goes_is_as_none(paths, tmp_path):

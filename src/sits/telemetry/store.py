@@ -1,6 +1,6 @@
 """The store: DuckDB for questions, hourly Parquet files for keeping.
 
-Rows are appended to in-memory tables and become durable by `flush`, which writes one Parquet file a table, syncs it and
+Rows are appended in memory (`telemetry.pending`) and become durable by `flush`, which writes one Parquet file a table, syncs it and
 renames it into place: what `flush` acknowledged survives a crash, what it did not may be lost.  No process holds a lock:
 a reader opens the same directory at any time (also while a gateway writes) and sees every acknowledged flush.  An hour's
 directory is the unit of retention.  Small files are merged in tiers of `FANOUT`, so a gateway flushing twice a second
@@ -14,6 +14,7 @@ Deliberately absent: updates, and a database file (its owner's lock would shut o
 
 # ruff: noqa: S608 - only our own table and column names and quoted file names are put into SQL
 
+import functools
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -21,12 +22,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
 from sits.core.errors import BugError
 from sits.core.ports import World
 from sits.telemetry.dialects import PARAMETER
-from sits.telemetry.duck import WRITTEN, StoreError, arrays, connect, empty_table, failure, quoted, rows_from
+from sits.telemetry.duck import WRITTEN, StoreError, arrays, connect, failure, quoted, rows_from
 from sits.telemetry.durable import deleted, sync
 from sits.telemetry.indexed import QUICK, Indexes, window
 from sits.telemetry.narrowing import NARROWED, Picked
@@ -42,6 +41,7 @@ from sits.telemetry.parts import (
     parts_in,
     runs,
 )
+from sits.telemetry.pending import Pending
 from sits.telemetry.queries import QUERIES, parameters_of, tables_of, weighted_of
 from sits.telemetry.tables import FIGURES, TABLES, Columns, checked
 from sits.world import RealWorld
@@ -86,33 +86,24 @@ class DuckStore:
         self._db = connect(threads)
         self._picked = Picked(self._db)
         self._failure = failure()
-        self._pending = dict.fromkeys(TABLES, 0)
-        for table in TABLES:
-            self._empty(table)
+        self._pending = Pending(self._db, self._failure)
 
     @property
     def pending_rows(self) -> int:
         """Rows appended and not flushed; in a store without a path, all rows."""
-        return sum(self._pending.values())
+        return len(self._pending)
 
     def append(self, table: str, columns: Mapping[str, Any]) -> None:
-        """Add rows given as equally long columns; durable after the next `flush`.
+        """Add rows given as equally long columns, which are the store's from here on; durable after the next `flush`.
 
         Raises:
             BugError: not the columns of `table` (see `telemetry.tables`).
 
         """
         batch = checked(table, columns)
-        rows = len(next(iter(batch.values())))
-        if not rows:
-            return
-        with self._lock:
-            try:
-                self._insert(table, batch)
-            except self._failure:
-                # Text with half a character (a lone surrogate) is no UTF-8: keep the row, mark the place.
-                self._insert(table, {name: _writable(values) for name, values in batch.items()})
-            self._pending[table] += rows
+        if len(next(iter(batch.values()))):
+            with self._lock:
+                self._pending.add(table, batch)
 
     def flush(self) -> int:
         """Make all appended rows durable; how many.  A store without a path keeps them in memory and says 0.
@@ -126,14 +117,14 @@ class DuckStore:
             return 0
         with self._lock:
             hour = hour_of(self._world.wall_ns())
-            for table, rows in self._pending.items():
-                if rows:
+            for table in TABLES:
+                if rows := self._pending.rows(table):
                     directory = self.path / table / hour
                     number = self._flushes[table] + 1
-                    self._write(f"SELECT * FROM pending_{table}", directory, number, number)
+                    write = functools.partial(self._write, directory=directory, first=number, last=number)
+                    self._pending.write(table, write)
                     self._flushes[table] = number
                     self._rows_of[table][number] = rows
-                    self._empty(table)
                     self._untold += rows
                     self._merge(table, directory)
             for directory in [*self._unsynced]:
@@ -207,17 +198,6 @@ class DuckStore:
 
     # -- inside ------------------------------------------------------------------------------------------------
 
-    def _insert(self, table: str, batch: Columns) -> None:
-        self._db.register("batch", batch)
-        try:
-            self._db.execute(f"INSERT INTO pending_{table} SELECT * FROM batch")
-        finally:
-            self._db.unregister("batch")
-
-    def _empty(self, table: str) -> None:
-        self._db.execute(empty_table(f"pending_{table}", table))
-        self._pending[table] = 0
-
     def _weighed(self, query: str, parameters: Mapping[str, Any], take: Callable[[Any], T]) -> T:
         """`take` of the answer, with rows that stand for several requests counted so."""
         weighted = weighted_of(query)
@@ -281,8 +261,8 @@ class DuckStore:
 
     def _view(self, table: str, files: Sequence[str], beside: str = "") -> None:
         """(Re)make the view `table`: what is pending, what `files` hold, and what is in the table `beside`."""
-        pending = f"pending_{table}"
-        also = [f"SELECT * FROM {pending}"] if beside and self._pending[table] else []
+        pending = self._pending.entered(table)
+        also = [f"SELECT * FROM {pending}"] if beside and self._pending.rows(table) else []
         self._db.execute(
             f"CREATE OR REPLACE TEMP VIEW {table} AS {rows_from(beside or pending, table, files, also)}"
         )
@@ -365,17 +345,6 @@ class DuckStore:
 def _rows(answer: Any) -> list[dict[str, Any]]:
     names = [column[0] for column in answer.description]
     return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]
-
-
-def _writable(values: np.ndarray) -> np.ndarray:
-    if values.dtype != object:
-        return values
-    made = np.empty(len(values), dtype=object)
-    made[:] = [
-        value if isinstance(value, bytes) else str(value).encode("utf-8", "replace").decode()
-        for value in values
-    ]
-    return made
 
 
 def _tier(part: Part) -> int:
