@@ -10,7 +10,7 @@ import pytest
 
 from board_rows import row, stored
 from board_served import house_of, serving
-from sits.app.board.room import WAITING_MAX, Desk
+from sits.app.board.store_thread import WAITING_MAX, StoreThread
 from sits.core.errors import BugError, CapacityError
 from sits.telemetry.duck import StoreError
 from sits.telemetry.store import DuckStore
@@ -141,9 +141,9 @@ def test_many_ask_at_once_and_all_are_answered(board):
 
 
 async def _asked(house, *makers):
-    desk = Desk()
-    told = list(await asyncio.gather(*(desk.ask(house, make) for make in makers), return_exceptions=True))
-    desk.close()
+    reader = StoreThread()
+    told = list(await asyncio.gather(*(reader.ask(house, make) for make in makers), return_exceptions=True))
+    reader.close()
     return told
 
 

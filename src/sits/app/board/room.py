@@ -15,10 +15,7 @@ import asyncio
 import base64
 import hashlib
 import re
-import traceback
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -31,15 +28,16 @@ from starlette.routing import Route
 from sits.app.board import figures, fleetmap, requests
 from sits.app.board.grid import STAGE_NAMES
 from sits.app.board.groups import groups
+from sits.app.board.store_thread import StoreThread
 from sits.app.board.stream import Feed, Streaming, Streams
 from sits.app.board.window import Look, look_of
 from sits.app.shift import board as shift_board
 from sits.app.up.door import COOKIE
 from sits.app.up.generation import Generation
+from sits.app.up.refusal import refusal
 from sits.app.up.rooms import House, Room
-from sits.core.errors import BugError, CapacityError, SitsError, UnknownError
+from sits.core.errors import CapacityError, SitsError, UnknownError
 from sits.core.units import MS, SECOND
-from sits.telemetry.duck import StoreError
 from sits.telemetry.minute_parts import MinuteParts
 from sits.telemetry.store import DuckStore
 
@@ -57,17 +55,8 @@ DEAR = frozenset({"requests", "request", "tail", "matrix", "groups"})
 """Figures of single requests, of which there may be millions."""
 
 PULSE_S, FLEET_S, BURN_S = 1.0, 2.0, 20.0
-STORE_HINT = (
-    "see that the directory is there and may be read; what is recorded meanwhile is not lost by a look"
-)
 KEPT = 128
 """Answers that are kept for who asks the same."""
-
-WAITING_MAX = 64
-"""Questions that wait at a desk; each may take seconds."""
-
-THREADS = 2
-"""Of DuckDB: the process is niced, traffic comes first."""
 
 _LOGOUT = re.compile(rb'<form method="post" action="/logout".*?</form>')
 """What is there only for who has signed in."""
@@ -82,7 +71,7 @@ class BoardRoom(Room):
 
     def __init__(self, house: House) -> None:
         super().__init__(house)
-        self._desks = {dear: Desk() for dear in (False, True)}
+        self._readers = {dear: StoreThread() for dear in (False, True)}
         self._minutes = MinuteParts(house.store, STAGE_NAMES)
         self._streams = Streams()
         self._feeds: dict[tuple[Any, ...], Feed] = {}
@@ -101,8 +90,8 @@ class BoardRoom(Room):
 
     async def start(self) -> None:
         """Open the store meanwhile (half a second of libraries), so that whoever looks first need not wait for it."""
-        self._desks[False].warm(self.house)
-        self._desks[True].start(self.house, self._minutes)
+        self._readers[False].warm(self.house)
+        self._readers[True].start(self.house, self._minutes)
 
     def adopt(self, new: Generation) -> None:
         """Other objectives, other engines: nothing that was found holds."""
@@ -111,8 +100,8 @@ class BoardRoom(Room):
     async def close(self) -> None:
         """End the streams, let go of the store."""
         self._streams.end()
-        for desk in self._desks.values():
-            desk.close()
+        for reader in self._readers.values():
+            reader.close()
 
     # -- pages -------------------------------------------------------------------------------------------------
 
@@ -125,7 +114,7 @@ class BoardRoom(Room):
     async def _file(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in FILES:
-            return _told({"error": {"message": f"there is no file {name[:80]!r}", "type": "not_found"}}, 404)
+            return refusal(UnknownError(f"there is no file {name[:80]!r}", hint=", ".join(FILES)))
         return Response(_asset(name), media_type=FILES[name])
 
     async def _shift(self, _: Request) -> Response:
@@ -142,14 +131,14 @@ class BoardRoom(Room):
         try:
             look = look_of(request.query_params)
         except SitsError as error:
-            return _refused(error)
+            return refusal(error)
         return await self._answered(self._made(what, look, _wanted(request)))
 
     async def _answered(self, making: Any) -> Response:
         try:
             return Response(await making, media_type="application/json")
         except SitsError as error:
-            return _refused(error)
+            return refusal(error)
 
     async def _made(self, what: str, look: Look, wanted: tuple[str, int] = ("", 0)) -> bytes:
         """The answer, or one of a moment ago."""
@@ -178,7 +167,7 @@ class BoardRoom(Room):
         return await asyncio.shield(answer)
 
     async def _asked(self, make: Callable[[DuckStore], Any], dear: bool) -> bytes:
-        return await self._desks[dear].ask(self.house, make)
+        return await self._readers[dear].ask(self.house, make)
 
     def _of(self, make: Callable[..., Any], look: Look) -> Callable[[DuckStore], Any]:
         fleet, now_ns = self.house.generation.fleet, self.house.world.wall_ns()
@@ -216,11 +205,11 @@ class BoardRoom(Room):
         try:
             look = look_of(request.query_params)
         except SitsError as error:
-            return _refused(error)
+            return refusal(error)
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")  # a stream nobody reads would keep its place
         if self._streams.full:
-            return _refused(
+            return refusal(
                 CapacityError(
                     "too many browsers look already",
                     code="too_many_streams",
@@ -243,80 +232,6 @@ class BoardRoom(Room):
         return self._feeds.setdefault(key, Feed(key[0], make, period_s))
 
 
-class Desk:
-    """A thread that reads the store, with a connection of its own."""
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "board")
-        self._store: DuckStore | None = None
-        self._waiting = 0
-        self._told = ""
-
-    async def ask(self, house: House, make: Callable[[DuckStore], Any]) -> bytes:
-        """What `make` makes of the store, as JSON.
-
-        Raises:
-            CapacityError: too many wait already.  StoreError: the store cannot be read.
-
-        """
-
-        def work() -> bytes:
-            try:
-                return msgspec.json.encode(make(self._opened(house)))
-            except SitsError:
-                raise
-            except Exception as error:  # a stream goes on after a bug, and who looks is told
-                raise self._odd(house, error) from error
-
-        if self._waiting >= WAITING_MAX:
-            raise CapacityError(
-                f"{self._waiting} questions wait for the store already",
-                code="too_many_questions",
-                hint="ask again in some seconds, or for a shorter window",
-            )
-        self._waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        finally:
-            self._waiting -= 1
-
-    def _odd(self, house: House, error: Exception) -> SitsError:
-        """What nobody foresaw, as an error; told once, not at each look."""
-        told = f"{type(error).__name__}: {error}"
-        if told != self._told:
-            self._told = told
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            house.say(f"board: {told} ({where.filename.rpartition('/')[2]}:{where.lineno})")
-        if isinstance(error, OSError):
-            return StoreError(f"{house.store} cannot be read: {error.strerror or error}", hint=STORE_HINT)
-        return BugError(f"these figures could not be made: {told}", code="bug", hint="report it, please")
-
-    def warm(self, house: House) -> None:
-        """Open the store and ask it something, in the thread; what goes wrong is told to who asks next."""
-        self._thread.submit(
-            lambda: self._opened(house).scan("board_newest_minute", since_wall_ns=house.world.wall_ns())
-        )
-
-    def start(self, house: House, minutes: MinuteParts) -> None:
-        """Begin to `keep`."""
-        self._thread.submit(self.keep, house, minutes)
-
-    def keep(self, house: House, minutes: MinuteParts) -> None:
-        """Read the minutes of a day in the thread, a file at a time: who looks meanwhile waits for one."""
-        if minutes.keep_one(house.world.wall_ns() - figures.KEPT_NS):
-            with suppress(RuntimeError):  # closed meanwhile
-                self._thread.submit(self.keep, house, minutes)
-
-    def _opened(self, house: House) -> DuckStore:
-        if self._store is None:
-            self._store = DuckStore(house.store, world=house.world, threads=THREADS)
-        return self._store
-
-    def close(self) -> None:
-        """Ask no more."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
-
-
 async def _soon(told: Any) -> bytes:
     return msgspec.json.encode(told)
 
@@ -326,15 +241,6 @@ def _wanted(request: Request) -> tuple[str, int]:
     at = request.query_params.get("at", "")
     plain = at.isascii() and at.isdigit() and len(at) <= 14
     return request.query_params.get("id", "").strip(), int(at) * MS if plain else 0
-
-
-def _told(body: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(body), status, media_type="application/json")
-
-
-def _refused(error: SitsError) -> Response:
-    told = {"message": error.message, "type": error.kind, "code": error.code, "hint": error.hint}
-    return _told({"error": told}, error.status)
 
 
 def _policy(page: bytes) -> str:

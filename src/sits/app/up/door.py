@@ -18,7 +18,6 @@ Deliberately absent: roles within the pages; who may `admin` sees all of it.
 """
 
 import ipaddress
-import math
 from contextlib import suppress
 from functools import cache
 from html import escape
@@ -28,11 +27,12 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from sits.app.up.generation import Generation
 from sits.app.up.guessing import Guesses
+from sits.app.up.refusal import refusal, waiting
 from sits.core.access_names import tenants_of
 from sits.core.errors import AccessError, AuthError, SitsError
 from sits.core.ports import World
@@ -205,7 +205,7 @@ class Door:
             self._try(request, None, secret or None)
         except SitsError as error:
             hint = f" {_sentence(error.hint)}" if error.retry_after_s else ""
-            return _waiting(_login_page(_sentence(error.message) + hint, onward, error.status), error)
+            return waiting(_login_page(_sentence(error.message) + hint, onward, error.status), error)
         now_ns = self._world.now_ns()
         alive = [(name, held) for name, held in self._logins.items() if held[1] > now_ns]
         self._logins = dict(alive[-(LOGINS - 1) :])
@@ -237,15 +237,7 @@ class Door:
         if asks_page and isinstance(error, AuthError):
             asked = request.url.query
             return _login_page("", request.url.path + (f"?{asked}" if asked else ""), error.status)
-        told = {"message": error.message, "type": error.kind, "code": error.code, "hint": error.hint}
-        return _waiting(JSONResponse({"error": told}, error.status), error)
-
-
-def _waiting(answer: Response, error: SitsError) -> Response:
-    """The answer, with how long to wait where that is known."""
-    if error.retry_after_s:
-        answer.headers["retry-after"] = str(math.ceil(error.retry_after_s))
-    return answer
+        return refusal(error)
 
 
 def _sentence(text: str | None) -> str:

@@ -7,11 +7,11 @@ Deliberately absent: making it.
 
 from collections.abc import Sequence
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from sits.app.up.refusal import refusal
 from sits.app.up.rooms import Room
 from sits.core.errors import SitsError
 
@@ -31,4 +31,4 @@ class MetricsRoom(Room):
         try:
             return Response(await self.house.ask("page"), headers={"content-type": PROMETHEUS})
         except SitsError as error:
-            return Response(msgspec.json.encode(error.body()), error.status, media_type="application/json")
+            return refusal(error)
