@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import math
+import os
 import subprocess
 import sys
 import threading
@@ -12,8 +13,8 @@ import pytest
 
 import sits
 from otlp_receiver import Received, otlp_receiver
-from sits.telemetry import tracing
-from sits.telemetry.spans_json import Span, encoded, kept
+from sits.telemetry import tracing_export
+from sits.telemetry.spans_json import CLIENT, ERROR, SERVER, UNSET, Span, encoded, kept
 
 TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{CALLER}-01"
@@ -29,8 +30,8 @@ def sent(monkeypatch):
             spans.append(span)
             return True
 
-    monkeypatch.setattr(tracing, "_EXPORTER", tracing._Exporter())
-    tracing._EXPORTER.known, tracing._EXPORTER.out = True, Out()
+    monkeypatch.setattr(tracing_export, "_EXPORTER", tracing_export._Exporter())
+    tracing_export._EXPORTER.outs.append(Out())
     return spans
 
 
@@ -44,7 +45,7 @@ def test_spans_make_a_tree_and_contexts_go_out(sent):
         assert sits.current() == outer.context
     assert sits.current() is None
     first, second = sent
-    assert (first.name, first.kind, first.parent_id) == ("retrieve", tracing.CLIENT, second.span_id)
+    assert (first.name, first.kind, first.parent_id) == ("retrieve", CLIENT, second.span_id)
     assert (first.trace_id, second.parent_id) == (second.trace_id, "")
     assert headers == {"accept": "x", "traceparent": f"00-{first.trace_id}-{first.span_id}-01"}
     assert (first.attributes, second.attributes) == ({"documents": 3}, {"tenant": "acme"})
@@ -90,7 +91,7 @@ def test_an_exception_is_recorded_and_goes_on(sent):
     with pytest.raises(KeyError, match="no-such"), sits.span("look up"):
         raise KeyError("no-such")
     (span,) = sent
-    assert (span.status, span.message) == (tracing.ERROR, "KeyError: 'no-such'")
+    assert (span.status, span.message) == (ERROR, "KeyError: 'no-such'")
     assert span.attributes["error.type"] == "KeyError"
     (event,) = span.events
     assert "test_telemetry_tracing.py" in event.attributes["exception.stacktrace"]
@@ -111,7 +112,7 @@ def test_being_cancelled_is_no_error(sent):
             await task
 
     asyncio.run(main())
-    assert (sent[0].status, sent[0].attributes) == (tracing.UNSET, {"cancelled": True})
+    assert (sent[0].status, sent[0].attributes) == (UNSET, {"cancelled": True})
 
 
 def test_a_decorator_of_every_kind_of_function(sent):
@@ -186,7 +187,7 @@ def test_loops_of_several_threads_make_trees_of_their_own_and_all_arrives(monkey
             with sits.span(f"in {name}"):
                 await asyncio.sleep(0)
 
-    monkeypatch.setattr(tracing, "_EXPORTER", tracing._Exporter())
+    monkeypatch.setattr(tracing_export, "_EXPORTER", tracing_export._Exporter())
     with otlp_receiver() as received:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", received.url)
         threads = [threading.Thread(target=asyncio.run, args=(main(str(nth)),)) for nth in range(6)]
@@ -195,7 +196,7 @@ def test_loops_of_several_threads_make_trees_of_their_own_and_all_arrives(monkey
         for thread in threads:
             thread.join()
         assert sits.flush(20)
-        out = tracing._EXPORTER.out
+        (*_, out) = tracing_export._EXPORTER.outs
         out.close()
         spans = [span for _, body in list(received.bodies.queue) for span in Received.spans_of(body)]
     assert (out.sent, out.dropped, out.failed, len(spans)) == (6 * 43, 0, 0, 6 * 43)
@@ -209,13 +210,64 @@ def test_loops_of_several_threads_make_trees_of_their_own_and_all_arrives(monkey
             assert above == f"all of {span['name'].split()[0]}"
 
 
+def test_what_a_process_says_of_itself_stays_though_a_first_span_ends_meanwhile(monkeypatch):
+    """A thread that has begun to ask the variables is no reason to send elsewhere than `configure` says."""
+    monkeypatch.setattr(tracing_export, "_EXPORTER", tracing_export._Exporter())
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9/variables")
+    made, said = tracing_export._resource, []
+
+    def interrupted(service, attributes):
+        if not said:
+            said.append(None)
+            said[0] = sits.configure("mine", endpoint="http://127.0.0.1:9/said")
+        return made(service, attributes)
+
+    monkeypatch.setattr(tracing_export, "_resource", interrupted)
+    with sits.span("first"):
+        pass
+    assert tracing_export._EXPORTER.outs[-1] is said[0]
+    with said[0]._turn:
+        assert len(said[0]._queue) + said[0]._taken == 1
+    said[0].close(0)
+    assert sits.configure() is not said[0]
+    assert len(tracing_export._EXPORTER.outs) == 1
+
+
+def test_a_child_that_is_forked_while_the_first_span_ends_does_not_wait_for_ever(monkeypatch):
+    code = """
+import os, signal, sits
+from sits.telemetry import tracing_export
+made, forked = tracing_export._resource, []
+def interrupted(*told):
+    if not forked:
+        forked.append(0)
+        forked[0] = os.fork()
+        if not forked[0]:
+            signal.alarm(20)  # ends who waits
+            with sits.span("child's"):
+                pass
+            os._exit(0)
+    return made(*told)
+tracing_export._resource = interrupted
+with sits.span("parent's"):
+    pass
+print(os.waitstatus_to_exitcode(os.waitpid(forked[0], 0)[1]))
+os._exit(0)
+"""
+    env = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env, timeout=60
+    )
+    assert done.stdout == "0\n", done.stderr
+
+
 def test_nothing_here_raises_into_the_code_it_times(monkeypatch, caplog):
     class Broken:
         def put(self, _):
             raise RuntimeError("no")
 
-    monkeypatch.setattr(tracing, "_EXPORTER", tracing._Exporter())
-    tracing._EXPORTER.known, tracing._EXPORTER.out = True, Broken()
+    monkeypatch.setattr(tracing_export, "_EXPORTER", tracing_export._Exporter())
+    tracing_export._EXPORTER.outs.append(Broken())
     with caplog.at_level("WARNING", logger="sits"):
         for _ in range(3):
             with sits.span("work"):
@@ -250,7 +302,7 @@ def test_the_middleware_makes_a_span_of_a_request(sent):
     assert len(messages) == 3
     inside, outer = sent
     assert (outer.trace_id, outer.parent_id, inside.parent_id) == (TRACE, CALLER, outer.span_id)
-    assert (outer.name, outer.kind, outer.status) == ("GET /answers/{id}", tracing.SERVER, tracing.ERROR)
+    assert (outer.name, outer.kind, outer.status) == ("GET /answers/{id}", SERVER, ERROR)
     assert outer.attributes == {
         "http.request.method": "GET",
         "url.path": "/answers/7",
@@ -272,7 +324,7 @@ def test_an_application_that_raises_and_attributes_that_do(sent):
 
     with pytest.raises(ValueError, match="broken"):
         asyncio.run(_call(sits.SpanMiddleware(app, attributes=about)))
-    assert (sent[0].name, sent[0].status, sent[0].message) == ("GET", tracing.ERROR, "ValueError: broken")
+    assert (sent[0].name, sent[0].status, sent[0].message) == ("GET", ERROR, "ValueError: broken")
     assert [event.name for event in sent[0].events] == ["attributes failed", "exception"]
 
 

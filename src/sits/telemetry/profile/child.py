@@ -48,7 +48,7 @@ def main(result: str, hz: str, *program: str) -> None:
 
 def _span() -> tuple[str, str]:
     """Trace and name of the span that is current in what was interrupted."""
-    ours: Any = sys.modules.get("sits.telemetry.tracing")
+    ours: Any = sys.modules.get("sits.telemetry.tracing_context")
     if hasattr(ours, "labels"):  # it knows spans of both kinds, and which is the inner one
         found: tuple[str, str] = ours.labels()
         return found
