@@ -147,21 +147,24 @@ class Case:
         return self.signals["t_ns"][chosen], self.signals["value"][chosen].astype(np.float64)
 
     def signal_by_run(self, name: str) -> list[tuple[Ints, Ints, Floats]]:
-        """For each run with samples of signal `name`: its requests (rows of the cut), and `signal` of that run alone.
+        """For each run, and each source that sampled signal `name` in it: the run's requests (rows of the cut), and the samples.
 
         Where either table does not tell runs apart, all is one run.
         """
-        t, value = self.signal(name)
-        if not len(t):
+        samples = self._samples(name)
+        if not len(samples):
             return []
-        if "run_id" not in self.signals or "run_id" not in self.requests or not self.cut.run.any():
-            return [(np.arange(self.n), t, value)]
-        mine, theirs = self.column("run_id"), self.signals["run_id"][self._samples(name)]
+        t, value = self.signal(name)
+        source = self.signals["source"][samples]
+        told = "run_id" in self.signals and "run_id" in self.requests and self.cut.run.any()
+        mine = self.column("run_id") if told else np.zeros(self.n, np.int64)
+        theirs = self.signals["run_id"][samples] if told else np.zeros(len(samples), np.int64)
         found = []
         for run in dict.fromkeys(mine.tolist()):
-            sampled = theirs == run
-            if sampled.any():
-                found.append((np.flatnonzero(mine == run), t[sampled], value[sampled]))
+            rows = np.flatnonzero(mine == run)
+            for one in dict.fromkeys(source[theirs == run].tolist()):
+                sampled = (theirs == run) & (source == one)
+                found.append((rows, t[sampled], value[sampled]))
         return found
 
     def _samples(self, name: str) -> Ints:

@@ -79,13 +79,14 @@ def _above_calm(ns: Ints) -> Ints:
 def _during(case: Case, name: str, windows: tuple[tuple[Ints, Ints], ...]) -> list[Floats] | None:
     """Mean of a signal over each of the (m,) windows, from the samples of the same run; None when there are none.
 
+    Of several workers the one that had most of it counts: which one a request was at is not told, and who waited was hardly at an idle one.
     A request whose run was not sampled, while others were, counts as one that met a signal of 0.
     """
     runs = case.signal_by_run(name)
     found = [np.zeros(case.n) for _ in windows]
     for rows, t, value in runs:
         for mean, (start, end) in zip(found, windows, strict=True):
-            mean[rows] = line_mean(t, value, start[rows], end[rows])
+            mean[rows] = np.maximum(mean[rows], line_mean(t, value, start[rows], end[rows]))
     return found if runs else None
 
 
