@@ -41,6 +41,7 @@ COMPILED = (
     "gateway/places",
     "gateway/quota",
     "gateway/relay",
+    "gateway/retry_budget",
     "gateway/server",
     "gateway/sink",
     "gateway/standing",

@@ -264,7 +264,7 @@ def _pairs(texts: tuple[str, ...], option: str, known: Any) -> dict[str, str]:
 
 def _place(fleet: "Fleet", names: "Names", model: str) -> tuple[str, str]:
     """(model, adapter) of the name asked for."""
-    from sits.gateway.places import catalog, replicas_of  # noqa: PLC0415
+    from sits.gateway.catalog import catalog, replicas_of  # noqa: PLC0415
 
     served = catalog(replicas_of(fleet, [engine.name for engine in fleet.engines]))
     _known(model, [*served, *names.aliases], "--model", "model")

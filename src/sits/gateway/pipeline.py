@@ -28,13 +28,7 @@ from sits.core.breakpoints import (
     FIRST_TOKEN,
     SENT,
 )
-from sits.core.errors import (
-    BugError,
-    CallerError,
-    CapacityError,
-    EngineError,
-    SitsError,
-)
+from sits.core.errors import BugError, CallerError, CapacityError, EngineError, SitsError
 from sits.core.fleet import Fleet
 from sits.core.ports import Engine, World
 from sits.core.request import Request
@@ -45,6 +39,7 @@ from sits.gateway.access import Access
 from sits.gateway.adapters.service import Adapters
 from sits.gateway.adapters.stage import need_adapter
 from sits.gateway.adapters.view import Report
+from sits.gateway.catalog import catalog, loadable, replicas_of
 from sits.gateway.choosing import choose_replica, let_go, retry_elsewhere, say_elsewhere, take
 from sits.gateway.decisions import Add, Decisions, headers_read
 from sits.gateway.endpoints import LAYERS
@@ -63,7 +58,7 @@ from sits.gateway.holding import vitals_of as windows_vitals
 from sits.gateway.inject import inject_faults
 from sits.gateway.ledger.quotas import Quotas
 from sits.gateway.metrics import Metrics, Vitals, engine_vitals
-from sits.gateway.places import BREAKER_CODES, Place, Places, catalog, loadable, replicas_of
+from sits.gateway.places import BREAKER_CODES, Place, Places
 from sits.gateway.quota import Ask, quotas_of, reserve_quota, settle_quota
 from sits.gateway.refusing import answer_error
 from sits.gateway.relay import MEASURED, relay

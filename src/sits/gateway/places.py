@@ -11,18 +11,18 @@ Rules:
   can take them: the connection may well have died of them, so others do not suffer for it, and nobody is refused for it.
 - After that time one request a worker goes there as a probe, and the others wait for what becomes of it as long again.
   Success closes the breaker, and the engine is eased in (`policy.ease`), as one that a reload has added is; failure opens it anew.
-- Retries are bounded by a budget: each request earns `RETRY_SHARE` of a retry, at most `RETRY_BUDGET_MAX` are saved up.
+- Retries are bounded by a budget (`gateway.retry_budget`).
 
-Deliberately absent: the choice (policy.route), and scraping (who scrapes an engine calls `observe`).
+Deliberately absent: the choice (policy.route), what the fleet has (gateway.catalog), and scraping (who scrapes an engine calls `observe`).
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from sits.core.errors import EngineError
-from sits.core.fleet import Adapters, AnyEngine, Fleet, RemoteEngine
 from sits.core.replica import Replica
 from sits.core.units import MS, SECOND
+from sits.gateway.retry_budget import RetryBudget
 from sits.gateway.shared import (
     FAILED_NS,
     FAILURES,
@@ -47,9 +47,6 @@ UNREACHABLE: Final = "engine_unreachable"
 BREAKER_CODES: Final = frozenset({UNREACHABLE, "engine_died", "engine_garbage"})
 """Error codes of an `EngineError` that speak about the connection, not about the request."""
 
-RETRY_SHARE: Final = 0.1
-RETRY_BUDGET_MAX: Final = 10.0
-
 REFRESH_NS: Final = MS
 REFRESH_ENGINE_NS: Final = MS // 10
 """How old the other workers' counts of an engine may be, at least, and more with many engines: looking costs about half a
@@ -60,73 +57,12 @@ NEVER_NS: Final = 2**62
 TRIPS_MAX: Final = 4096
 
 
-def replicas_of(fleet: Fleet, names: Iterable[str]) -> tuple[Replica, ...]:
-    """One Replica for each engine of the fleet whose name is in `names`, in the fleet's order."""
-    wanted = set(names)
-    families = {family.name: family for family in fleet.adapters}
-    return tuple(_replica(engine, families) for engine in fleet.engines if engine.name in wanted)
-
-
-def _replica(engine: AnyEngine, families: dict[str, Adapters]) -> Replica:
-    adapters: list[str] = []
-    for name in engine.adapters:
-        family = families.get(name)
-        adapters += [f"{name}-{i}" for i in range(family.count)] if family else [name]
-    if isinstance(engine, RemoteEngine):
-        models, region, weight = engine.models, engine.region, engine.weight
-    else:
-        models, region, weight = (engine.model,), "", 1.0
-    return Replica(id=engine.name, models=models, adapters=tuple(adapters), region=region, weight=weight)
-
-
-def catalog(replicas: Iterable[Replica]) -> dict[str, tuple[str, str]]:
-    """Every name a caller may ask for -> (model, adapter).  A model's own name beats an adapter's."""
-    names: dict[str, tuple[str, str]] = {}
-    models: dict[str, tuple[str, str]] = {}
-    for replica in replicas:
-        models.update((model, (model, "")) for model in replica.models)
-        for adapter in replica.adapters:
-            for model in replica.models[:1]:
-                names.setdefault(adapter, (model, adapter))
-    return names | models
-
-
-def loadable(fleet: Fleet) -> dict[str, tuple[str, str]]:
-    """The same for adapters that are loaded when they are asked for."""
-    return {adapter.name: (adapter.model, adapter.name) for adapter in fleet.runtime_adapters.adapters}
-
-
 class Place(NamedTuple):
     """Where a worker counts: the table, its row, and each engine's slot."""
 
     shared: Shared
     worker: int
     slots: Mapping[str, int]
-
-
-class Budget:
-    """The retries a worker may spend, over all generations.  `spent` is how many it has; `full`: no more can be saved."""
-
-    __slots__ = ("_saved", "full", "spent")
-
-    def __init__(self) -> None:
-        self.spent = 0
-        self._saved = RETRY_BUDGET_MAX
-        self.full = True
-
-    def earn(self) -> None:
-        """A request was answered."""
-        self._saved = min(RETRY_BUDGET_MAX, self._saved + RETRY_SHARE)
-        self.full = self._saved == RETRY_BUDGET_MAX
-
-    def spend(self) -> bool:
-        """Take one retry, if there is one."""
-        if self._saved < 1.0:
-            return False
-        self._saved -= 1.0
-        self.full = False
-        self.spent += 1
-        return True
 
 
 class _Trip:
@@ -199,7 +135,7 @@ class Places:
         self._refreshed_ns = 0
         self._every_ns = max(REFRESH_NS, REFRESH_ENGINE_NS * len(self.replicas))
         self._alone = self._shared.workers == 1 and before is None
-        self.budget = Budget()
+        self.budget = RetryBudget()
         if before is not None:
             self._continue(before, now_ns)
 

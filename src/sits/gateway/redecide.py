@@ -26,7 +26,7 @@ from sits.core.recorded import Facts, Recorded, Routed
 from sits.core.replica import Replica
 from sits.core.request import Request
 from sits.gateway.access import ACTIONS, Access
-from sits.gateway.places import catalog, replicas_of
+from sits.gateway.catalog import catalog, replicas_of
 from sits.gateway.routing import assigned_by, groups, region_of, routing_of
 from sits.policy.access import ALLOWED
 from sits.policy.admit import admit, refusal
