@@ -22,7 +22,7 @@ from sits.bench.accuracy_cases import Accuracy, Case, Repeated, StepError, repet
 from sits.bench.accuracy_chart import chart
 from sits.bench.accuracy_page import section
 from sits.bench.calibrating import asked_of, calibrate, run_weights
-from sits.bench.predictions import Wanted, figures, predict
+from sits.bench.predictions import Wanted, figures, predict, usual
 from sits.bench.recording import read_recording
 from sits.core.errors import ConfigError
 
@@ -198,3 +198,13 @@ def test_without_the_engines_own_times_the_front_end_is_what_the_median_lacks(cl
     rows, _ = transferred(model, silent, passes=3)
     errors = [abs(row.error) for row in rows if (row.metric, row.figure) == ("ttft_ms", "p50")]
     assert np.mean(errors) < 0.3
+
+
+def test_a_quantile_is_that_of_a_run_of_so_many_requests():
+    """The P99 of ten draws lies well below that of all passes together; the truth must not be above it nearly always."""
+    dice = np.random.Generator(np.random.PCG64(5))
+    columns = [dice.exponential(1.0, 10) for _ in range(200)]
+    seen = usual(columns)["p99"]
+    others = np.array([np.percentile(dice.exponential(1.0, 10), 99) for _ in range(2000)])
+    assert 0.42 < (others < seen).mean() < 0.58
+    assert seen < 0.8 * np.percentile(np.concatenate(columns), 99)

@@ -52,6 +52,17 @@ def test_cached_tokens_are_not_prefilled_but_read():
     assert cached.tpot_ms[0] == pytest.approx(plain.tpot_ms[0], abs=1e-3)
 
 
+def test_prompts_pay_for_what_they_see():
+    """40 tokens after 60 cached ones look at 60 more each than 40 tokens alone, and at half of themselves."""
+    law = engine(law=LAW | {"prompt_kv_ms": 0.01})
+    alone, after = (
+        foretell(law, asked([0.0], [size], [1], [cached])) for size, cached in ((40, 0), (100, 60))
+    )
+    free = foretell(engine(), asked([0.0], [40], [1]))
+    assert alone.ttft_ms[0] - free.ttft_ms[0] == pytest.approx(0.01 * 40 * 20, abs=1e-3)
+    assert after.ttft_ms[0] - alone.ttft_ms[0] == pytest.approx(0.01 * 40 * 60, abs=0.1)
+
+
 def test_a_request_waits_for_the_step_that_runs():
     """The second comes while the first is prefilled: it is seen when that step ends."""
     both = foretell(engine(enter_ms=0.0), asked([0.0, 1.0], [100, 100], [2, 2]))

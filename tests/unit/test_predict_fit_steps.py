@@ -14,7 +14,7 @@ from sits.predict.fit_steps import (
     with_pauses,
 )
 
-LAW = np.array([10.0, 4.0, 0.15, 0.8, 0.4, 0.001])
+LAW = np.array([10.0, 4.0, 0.15, 0.8, 0.4, 0.001, 0.0001])
 
 
 def made(run, count, dice, *, level=1.0, noise=0.05, stalls=0.0):
@@ -22,11 +22,21 @@ def made(run, count, dice, *, level=1.0, noise=0.05, stalls=0.0):
     prompts = chunks * dice.integers(20, 400, count)
     decodes = dice.integers(0, 17, count).astype(float)
     kv = decodes * dice.integers(50, 900, count)
-    features = np.c_[np.ones(count), chunks > 0, prompts, chunks, decodes, kv]
+    seen = prompts * (
+        prompts / np.maximum(1, chunks) / 2
+        + np.where(dice.random(count) < 0.5, 0, dice.integers(0, 900, count))
+    )
+    features = np.c_[np.ones(count), chunks > 0, prompts, chunks, decodes, kv, seen]
     elapsed = features @ LAW * level * np.exp(noise * dice.standard_normal(count))
     elapsed = elapsed + (dice.random(count) < stalls) * 300.0
     return StepLog(
-        run=run, chunks=chunks, prompt_tokens=prompts, decodes=decodes, elapsed_ms=elapsed, kv_tokens=kv
+        run=run,
+        chunks=chunks,
+        prompt_tokens=prompts,
+        decodes=decodes,
+        elapsed_ms=elapsed,
+        kv_tokens=kv,
+        prompt_kv=seen,
     )
 
 
@@ -36,7 +46,9 @@ def coefficients(law):
 
 def predicted(law, log):
     mixed = log.chunks > 0
-    x = np.c_[np.ones(len(log)), mixed, log.prompt_tokens, log.chunks, log.decodes, log.kv_tokens]
+    x = np.c_[
+        np.ones(len(log)), mixed, log.prompt_tokens, log.chunks, log.decodes, log.kv_tokens, log.prompt_kv
+    ]
     factors = np.where(mixed, np.mean(law.mixed.factor), np.mean(law.decode.factor))
     beyond = np.where(mixed, np.mean(law.mixed.beyond_ms), np.mean(law.decode.beyond_ms))
     return x @ coefficients(law) * factors * np.mean(law.slow) * law.levels[log.run] + beyond
@@ -46,9 +58,11 @@ def test_a_known_law_is_found_again():
     dice = np.random.Generator(np.random.PCG64(1))
     law = fit_steps([made("a", 1000, dice), made("b", 1000, dice)], [1.0, 1.0])
     # What a prompt costs by itself and what the first one costs cannot be told apart so well; their sum can.
-    sure = [0, 2, 4, 5]
+    sure = [0, 2, 4, 5, 6]
     assert coefficients(law)[sure] == pytest.approx(LAW[sure], rel=0.05)
-    assert coefficients(law) @ [0, 1, 0, 2.5, 0, 0] == pytest.approx(LAW @ [0, 1, 0, 2.5, 0, 0], rel=0.15)
+    assert coefficients(law) @ [0, 1, 0, 2.5, 0, 0, 0] == pytest.approx(
+        LAW @ [0, 1, 0, 2.5, 0, 0, 0], rel=0.15
+    )
     assert law.median_error < 0.06
     assert law.steps == 2000
 

@@ -198,7 +198,7 @@ def _summary(model: "FittedEngine") -> dict[str, Any]:
     import msgspec  # noqa: PLC0415
 
     law = model.steps
-    coefficients = ("base_ms", "mixed_ms", "prompt_token_ms", "chunk_ms", "decode_ms", "kv_token_ms", "pause_ms", "pause_decode_ms", "pause_mixed_ms")  # fmt: skip
+    coefficients = ("base_ms", "mixed_ms", "prompt_token_ms", "chunk_ms", "decode_ms", "kv_token_ms", "prompt_kv_ms", "pause_ms", "pause_decode_ms", "pause_mixed_ms")  # fmt: skip
     return {
         "fitted_on": msgspec.to_builtins(model.fitted_on),
         "limits": msgspec.to_builtins(model.limits),
@@ -230,6 +230,7 @@ def _law_lines(model: "FittedEngine") -> list[str]:
         f"a step takes, in ms (median error of one step {law.median_error:.0%}, each run at its own level)",
         f"  {law.base_ms:.2f} + {law.decode_ms:.3f} a decode + {law.kv_token_ms * 1e3:.2f} a thousand KV tokens",
         f"  and with prompts + {law.mixed_ms:.2f} + {law.prompt_token_ms:.4f} a prompt token + {law.chunk_ms:.2f} a prompt",
+        f"  + {law.prompt_kv_ms * 1e6:.1f} a thousand prompt tokens for each thousand tokens in front of them",
         f"  then pauses {law.pause_ms:.2f} + {law.pause_decode_ms:.3f} a request + {law.pause_mixed_ms:.2f} with prompts",
         f"level of the machine, run by run (1 = the model): {_levels(law.levels)}; spread {law.level_spread():.0%}",
         f"the front end takes a request every {front.serial_ms:.1f} ms at most",

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from sits.bench.asked import Asked
 from sits.bench.foretell import foretell
 from sits.bench.recording import Recording, Run
+from sits.bench.step_requests import prompt_kv
 from sits.core.errors import ConfigError
 from sits.predict.fit_limits import Limit, Limits, Seen, limits
 from sits.predict.fit_model import FittedEngine, FittedOn, PrefixHits, Range
@@ -103,13 +104,17 @@ def seen_of(recording: Recording) -> Seen:
 
 
 def steps_of(run: Run, found: Limits) -> StepLog:
-    """The steps with the KV tokens their decodes read, from the blocks in use: the last block of each request is half full on average."""
+    """The steps with the KV tokens their decodes read, from the blocks in use (the last one of each request is half full on average), and what their prompts see."""
     size = found.block_size.value
     log = run.steps
     tokens = (
         run.kv_used * found.blocks.value * size - size / 2 * (log.chunks + log.decodes) - log.prompt_tokens
     )
-    return msgspec.structs.replace(log, kv_tokens=np.where(log.decodes > 0, np.maximum(0.0, tokens), 0.0))
+    return msgspec.structs.replace(
+        log,
+        kv_tokens=np.where(log.decodes > 0, np.maximum(0.0, tokens), 0.0),
+        prompt_kv=prompt_kv(log.chunks, log.prompt_tokens, run.prompt_tokens, run.cached_tokens),
+    )
 
 
 def _books(run: Run) -> RunBooks:

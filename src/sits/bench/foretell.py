@@ -3,14 +3,14 @@
 One pass goes from event to event.  A request arrives, waits for the front end's turn (`FrontLaw`), is seen by the engine when its loop
 looks, between two steps, and is scheduled by the engine model.  Each step lasts
 
-    level * [ factor * law(step) + d * cached tokens of the running requests + pause ] + beyond
+    level * [ factor * law(step) + d * cached tokens of the running requests + e * (prompt tokens x cached ones) + pause ] + beyond
 
 with `factor` and `beyond` what recorded steps left over: slow factors drawn in stretches of `STRETCH` steps as they followed each other, so
 that a slow second stays one, times what a single step added.  First and last token reach the caller after the front end's way out.
 
 Closed loop: `users` callers, each sends its next request `think_ms` after its last answer ended; arrivals are then made here.
 
-Rules: the same seed gives the same times; what a request costs beyond its uncached tokens is only the KV its decodes read.
+Rules: the same seed gives the same times; what a request costs beyond its uncached tokens is only the KV that they (in the step it starts in) and its decodes read.
 Prefix hits are given (`cached_tokens`), not found out: their blocks are taken to be in the pool already.
 
 Deliberately absent: choosing seeds, quantiles, and what to call good (`predictions`).
@@ -195,10 +195,13 @@ class _Pass:
             mixed = result.prefill_tokens > 0
             factor, beyond = self.noise.draw(mixed)
             device = result.duration_ns / 1e6 * factor
+            looked_at = 0
             for name in result.started:
                 cached_running += self.cached[name]
+                looked_at += self.cached[name] * (self.prompt[name] - self.cached[name])
             pause = law.pause_ms + law.pause_decode_ms * result.running + law.pause_mixed_ms * mixed
-            now += self.level * (device + law.kv_token_ms * cached_running + pause) + beyond
+            cached = law.kv_token_ms * cached_running + law.prompt_kv_ms * looked_at
+            now += self.level * (device + cached + pause) + beyond
             for name in result.first:
                 self._first(name, now)
             for name in result.finished:

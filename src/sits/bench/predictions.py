@@ -1,7 +1,9 @@
 """Predictions as numbers with their definitions: many passes of a calibrated engine over the same requests, summed up.
 
     a request's prediction     the median of the passes
-    a quantile's prediction    the quantile of all passes' requests together
+    a quantile's prediction    the median over the passes of the quantile of each pass's requests: what so many requests will measure.  Of all
+                               passes' requests together it would be another figure: the P99 of ten requests is near to their largest,
+                               and seldom as large as the P99 of thousands
     its range                  5th to 95th percentile of the quantile over passes in which the machine's speed is drawn too, from the
                                spread its runs had while recorded: where one run's measured quantile should lie
 
@@ -33,7 +35,7 @@ DEFINITIONS = {
     "ttft_ms": "time to first token: from the request being sent to its first token at the caller, front end and queue included; ms",
     "tpot_ms": "time per output token: (last token - first token) / (output tokens - 1), so without the first; none for one token; ms",
     "e2e_ms": "end to end: from the request being sent to the end of its answer at the caller; ms",
-    "p50..p99": "quantiles over the run's requests (linear between order statistics), all passes together; mean likewise",
+    "p50..p99": "quantiles over the run's requests (linear between order statistics), the median over the passes; mean likewise",
     "low, high": "5th to 95th percentile over passes with the machine's speed drawn from its spread while recorded: where one run should lie",
 }
 PASSES, PASSES_LEAST, T_MOST = 16, 4, 6.0
@@ -249,8 +251,18 @@ def figures(values: Floats) -> dict[str, float]:
     return {"mean": float(known.mean())} | {name: float(np.percentile(known, at)) for name, at in SHARES}
 
 
+def usual(columns: Sequence[Floats]) -> dict[str, float]:
+    """Each figure's median over passes, a column each: what one run will measure.
+
+    >>> usual([np.array([1.0, 2.0]), np.array([3.0, 4.0]), np.array([9.0, 9.0])])["mean"]
+    3.5
+    """
+    each = [figures(column) for column in columns]
+    return {key: float(np.median([one[key] for one in each])) for key in each[0]}
+
+
 def _quantiles(name: str, plain: Sequence[Pass], drawn: Sequence[Pass]) -> Quantiles:
-    middle = figures(np.concatenate([getattr(one, name) for one in plain]))
+    middle = usual([getattr(one, name) for one in plain])
     single = [figures(getattr(one, name)) for one in drawn]
     low, high = (
         {key: float(np.percentile([one[key] for one in single], at)) for key in middle} if single else {}
@@ -317,8 +329,9 @@ def document(engine: dict[str, Any], predictions: Sequence[Predicted]) -> dict[s
             }
             row |= {metric: _number(getattr(one, metric)[i]) for metric in METRICS}
             rows.append((int(one.asked.places[i]), row))
+    passes = min(one.passes for one in predictions)
     pooled = {
-        metric: _rounded(figures(np.concatenate([one.all_passes[metric] for one in predictions])))
+        metric: _rounded(usual([_pooled(predictions, metric, turn) for turn in range(passes)]))
         for metric in METRICS
     }
     whole = (
@@ -335,6 +348,11 @@ def document(engine: dict[str, Any], predictions: Sequence[Predicted]) -> dict[s
         "runs": [_run_document(one) for one in predictions],
         "requests": [row for _, row in sorted(rows, key=lambda pair: pair[0])],
     }
+
+
+def _pooled(predictions: Sequence[Predicted], metric: str, turn: int) -> Floats:
+    """One pass of all runs together."""
+    return np.concatenate([one.all_passes[metric].reshape(one.passes, -1)[turn] for one in predictions])
 
 
 def _run_document(one: Predicted) -> dict[str, Any]:

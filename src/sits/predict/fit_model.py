@@ -18,7 +18,7 @@ from sits.predict.frontend import FrontLaw
 from sits.predict.steptime import StepTime
 
 KIND, VERSION = "sits-engine-model", 1
-COEFFICIENTS = ("base_ms", "mixed_ms", "prompt_token_ms", "chunk_ms", "decode_ms", "kv_token_ms", "pause_ms", "pause_decode_ms", "pause_mixed_ms")  # fmt: skip
+COEFFICIENTS = ("base_ms", "mixed_ms", "prompt_token_ms", "chunk_ms", "decode_ms", "kv_token_ms", "pause_ms", "pause_decode_ms", "pause_mixed_ms", "prompt_kv_ms")  # fmt: skip
 MOST = 1e9
 
 
@@ -97,7 +97,7 @@ class FittedEngine(msgspec.Struct, frozen=True, kw_only=True):
             head_us=(0.0,),
             prefill_us=law.chunk_ms * 1e3,
             prefill_us_per_token=law.prompt_token_ms * 1e3,
-            prefill_us_per_token_kv=0.0,
+            prefill_us_per_token_kv=law.prompt_kv_ms * 1e3,
             decode_us=0.0,
             decode_us_per_seq=law.decode_ms * 1e3,
             decode_us_per_kv_token=law.kv_token_ms * 1e3,

@@ -1,6 +1,9 @@
 """The step-time law of one engine, fitted to the log of its own steps.
 
-    t = level(run) * [ base + mixed when it prefills + a * prompt tokens + b * prompt chunks + c * decodes + d * KV tokens read ]
+    t = level(run) * [ base + mixed when it prefills + a * prompt tokens + b * prompt chunks + c * decodes + d * KV tokens read
+                       + e * (prompt tokens x tokens in front of them) ]
+
+The last is attention of prefill: a prompt whose beginning lies in the prefix cache is short to compute but still looks at all of it.
 
 All coefficients are zero or more (Lawson and Hanson 1974), the misfit is relative, and a step far from the law counts less
 (weight 1.5 s / |log residual|, s the robust spread), so that a stall does not bend the law.  `level` is the machine's speed
@@ -33,7 +36,15 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-COEFFICIENTS = ("base_ms", "mixed_ms", "prompt_token_ms", "chunk_ms", "decode_ms", "kv_token_ms")
+COEFFICIENTS = (
+    "base_ms",
+    "mixed_ms",
+    "prompt_token_ms",
+    "chunk_ms",
+    "decode_ms",
+    "kv_token_ms",
+    "prompt_kv_ms",
+)
 STEPS_LEAST = 30
 STALL = 2.0
 ROUNDS = 25
@@ -47,7 +58,8 @@ class StepLog(msgspec.Struct, frozen=True, kw_only=True):
     """Steps of one run, in order; columns of equal length.
 
     `chunks` and `prompt_tokens` are what was prefilled, `decodes` the requests that decoded, `elapsed_ms` the step's time, `kv_tokens` the
-    KV tokens the decodes read (NaN when not known).
+    KV tokens the decodes read (NaN when not known), `prompt_kv` the sum over chunks of `q * (context + q / 2)` for q prompt tokens with `context`
+    in front of them; None: nobody knows, then no prompt has any before it and a step's are equal.
     """
 
     run: str
@@ -56,6 +68,7 @@ class StepLog(msgspec.Struct, frozen=True, kw_only=True):
     decodes: "Floats"
     elapsed_ms: "Floats"
     kv_tokens: "Floats"
+    prompt_kv: "Floats | None" = None
 
     def __len__(self) -> int:
         return len(self.elapsed_ms)
@@ -72,7 +85,7 @@ class StepLaw(msgspec.Struct, frozen=True, kw_only=True):
     """A fitted law; times in ms at level 1.
 
     Attributes:
-        base_ms, mixed_ms, prompt_token_ms, chunk_ms, decode_ms, kv_token_ms: the coefficients of the module's formula.
+        base_ms, mixed_ms, prompt_token_ms, chunk_ms, decode_ms, kv_token_ms, prompt_kv_ms: the coefficients of the module's formula.
         pause_ms, pause_decode_ms, pause_mixed_ms: pause between steps, fixed, for each running request, and when the step prefills.
         levels: the speed of the machine in each run; 1.1 is ten percent slower than the model.
         slow: slow factors, in the order recorded.
@@ -96,6 +109,7 @@ class StepLaw(msgspec.Struct, frozen=True, kw_only=True):
     mixed: Residuals
     steps: int
     median_error: float
+    prompt_kv_ms: float = 0.0
 
     def level_spread(self) -> float:
         """Standard deviation of the runs' log levels: how unequal the machine was while recorded."""
@@ -169,7 +183,8 @@ def law_ms(law: StepLaw, log: StepLog) -> "Floats":
 def _features(log: StepLog) -> "Floats":
     mixes = (log.chunks > 0).astype(float)
     kv = np.where(np.isfinite(log.kv_tokens), log.kv_tokens, 0.0)
-    columns: Floats = np.c_[np.ones(len(log)), mixes, log.prompt_tokens, log.chunks, log.decodes, kv]
+    seen = log.prompt_tokens**2 / np.maximum(1.0, log.chunks) / 2 if log.prompt_kv is None else log.prompt_kv
+    columns: Floats = np.c_[np.ones(len(log)), mixes, log.prompt_tokens, log.chunks, log.decodes, kv, seen]
     return columns
 
 
