@@ -58,6 +58,18 @@ def test_time_alone_never_makes_it_up_and_never_makes_it_down(events, laters):
     assert order in ([UP], [DOWN], [TRYING], [DOWN, TRYING])
 
 
+@given(st.integers(0, 10 * SECOND))
+def test_an_opening_and_an_answer_at_the_same_moment_are_an_opening(later_ns):
+    at_ns = 5 * SECOND
+    state = liveness([at_ns + OPEN, 0], [0, at_ns], OPEN, at_ns + later_ns)
+    assert state == (DOWN if later_ns < OPEN else TRYING)
+    _, (one, two, _) = several()
+    opened(one, at_ns)
+    two.reached(two.by_id["a"], at_ns)
+    two.refresh(at_ns + OPEN + later_ns)
+    assert "a" in two.suspects, "else its next answer would not be noted"
+
+
 def opened(places, now_ns):
     for _ in range(BREAKER_FAILURES):
         places.failed(places.by_id["a"], EngineError("no", code="engine_unreachable"), now_ns)
