@@ -1,6 +1,8 @@
 """The door of the admin process, asked directly: who passes, where a login leads, and what no other site may do."""
 
 import asyncio
+import html
+import re
 
 import pytest
 from starlette.applications import Starlette
@@ -97,6 +99,14 @@ def test_a_login_leads_to_our_own_pages(onward, leads):
     assert client.post("/logout", headers={"origin": "http://evil.example"}).status_code == 403
     assert client.post("/logout").status_code == 303
     assert client.get("/page").status_code == 401
+
+
+def test_who_signs_in_where_a_page_was_asked_for_gets_the_whole_address():
+    client = client_of(TWO + POLICY)
+    told = client.get("/page?window=1h&model=a%26b", headers={"accept": "text/html"})
+    (action,) = re.findall(r'<form method="post" action="([^"]*)"', told.text)
+    sent = client.post(html.unescape(action), data={"key": "sits-aaaa-0123456789abc"})
+    assert (told.status_code, sent.headers["location"]) == (401, "/page?window=1h&model=a%26b")
 
 
 def test_a_page_of_another_site_cannot_log_one_in():

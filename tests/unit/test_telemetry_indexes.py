@@ -197,6 +197,21 @@ def test_a_broken_index_is_as_none_and_retention_takes_indexes_along(tmp_path):
         assert not any((tmp_path / "requests").iterdir())
 
 
+def test_an_index_of_an_older_form_is_made_anew(tmp_path):
+    world, dice = MovableWorld(), RealWorld(5).rng("rows")
+    with DuckStore(tmp_path, world=world) as store:
+        store.append("requests", batch(dice, 0, 1))
+    world.wall = START_NS + 3 * HOUR_NS
+    assert tend(tmp_path, world, worth=1).indexed == 1
+    (part,) = tmp_path.glob("requests/*/part-*")
+    index = index_of(part)
+    whole = index.read_bytes()
+    index.write_bytes(b"SITSIDX1" + whole[8:])
+    assert tend(tmp_path, world, worth=1).indexed == 1
+    assert index.read_bytes() == whole
+    assert tend(tmp_path, world, worth=1).indexed == 0
+
+
 def test_who_follows_a_store_goes_on_in_a_tended_hour_where_it_was(tmp_path):
     dice, world = RealWorld(6).rng("rows"), MovableWorld()
     with DuckStore(tmp_path, world=world) as store:
