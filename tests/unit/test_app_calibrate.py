@@ -174,6 +174,8 @@ def wrong(tmp_path, name):
     damaged.write_text(good.read_text().replace('"blocks"', '"bricks"'))
     asked = tmp_path / "asked.jsonl"
     asked.write_text(json.dumps({"arrival": 0, "prompt_tokens": 5, "output_tokens": 8}))
+    nested = tmp_path / "nested.json"
+    nested.write_text('{"kind": "sits-engine-model", "version": 1, "x": ' + "[" * 100_000)
     out = ("-o", tmp_path / "m.json", "-q")
     return {
         "no folder": (("calibrate", tmp_path / "none", *out), "no directory"),
@@ -184,6 +186,7 @@ def wrong(tmp_path, name):
         "no model": (("predict", "--requests", asked), "--model model.json"),
         "no model there": (("predict", "--model", tmp_path / "none", "--requests", asked), "no model at"),
         "no JSON": (("predict", "--model", asked.with_name("asked.jsonl"), "--requests", asked), "not an engine model"),
+        "nested": (("predict", "--model", nested, "--requests", asked), "not an engine model"),
         "newer": (("predict", "--model", newer, "--requests", asked), "of version 9"),
         "damaged": (("predict", "--model", damaged, "--requests", asked), "damaged engine model"),
         "no requests": (("predict", "--model", good, "--requests", tmp_path / "none"), "no file at"),
@@ -194,7 +197,7 @@ def wrong(tmp_path, name):
 
 @pytest.mark.parametrize(
     "name",
-    ["no folder", "no run", "no limit", "no word", "no number", "no model", "no model there", "no JSON", "newer", "damaged", "no requests", "no users", "both"],
+    ["no folder", "no run", "no limit", "no word", "no number", "no model", "no model there", "no JSON", "nested", "newer", "damaged", "no requests", "no users", "both"],
 )  # fmt: skip
 def test_what_is_wrong_is_told_in_one_line_with_the_way_out(tmp_path, capsys, name):
     arguments, text = wrong(tmp_path, name)

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from sits.app.cli import cli
+from sits.core.errors import ConfigError
 
 
 def run(*arguments):
@@ -33,6 +34,26 @@ def test_measured_figures_are_kept_and_used_again(tmp_path):
     again = json.loads(run("--figures", kept, "--json").stdout)
     assert again["disk"]["bytes_per_s"] == document["disk"]["bytes_per_s"]
     assert [row["mode"] for row in again["modes"]] == ["none", "sync", "layerwise", "behind", "layer-behind"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"a":' * 100_000, "no figures of a disk"),
+        ("[" * 100_000, "no figures of a disk"),
+        ("{}", "it has no 'write'"),
+        ('{"write": NaN}', "malformed"),
+    ],
+    ids=["nested", "array", "empty", "nan"],
+)
+def test_a_file_that_holds_no_figures_is_refused(tmp_path, text, says):
+    """However deep it is nested."""
+    path = tmp_path / "figures.json"
+    path.write_text(text)
+    result = run("--figures", path)
+    assert isinstance(result.exception, ConfigError)
+    assert says in str(result.exception)
+    assert "--save" in str(result.exception)
 
 
 @pytest.mark.parametrize(

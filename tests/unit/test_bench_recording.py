@@ -125,6 +125,11 @@ WRONG = {
     "all cached": ("requests.jsonl", lambda text: text.replace('"status"', '"cached_tokens": 100, "status"', 1), "100 of 100 prompt tokens"),
     "a step of no time": ("steps.csv", lambda text: re.sub("\none,0,0,1,[^,\n]*", "\none,0,0,1,0", text, count=1), "a step of 0 ms"),
     "all failed": ("requests.jsonl", lambda text: text.replace('"status": 200', '"status": 500'), "requests failed"),
+    "a request of ages": ("requests.jsonl", lambda text: text.replace('"ttft_ms": 40.0', '"ttft_ms": 1e30', 1), "ttft_ms is 1e"),
+    "sent in another unit": ("requests.jsonl", lambda text: re.sub('"sent": [^,]*', '"sent": 1e18', text, count=1), "sent is 1e"),
+    "sent before time": ("requests.jsonl", lambda text: re.sub('"sent": [^,]*', '"sent": -1e18', text, count=1), "sent is -1e"),
+    "a step of ages": ("steps.csv", lambda text: re.sub("\none,0,0,1,[^,\n]*", "\none,0,0,1,1e30", text, count=1), "elapsed_ms is '1e30'"),
+    "nested": ("requests.jsonl", lambda text: "[" * 100_000 + text, "not JSON"),
     "steps of other runs": (
         "steps.csv",
         lambda text: text.replace("\none,", "\nother,").replace("\ntwo,", "\nother,"),

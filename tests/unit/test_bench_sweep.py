@@ -198,6 +198,13 @@ def test_files_that_are_not_this_sweeps_are_refused_and_left_alone(tmp_path):
     path.write_bytes(kept.splitlines(keepends=True)[0] + b"nonsense\n" + kept.splitlines(keepends=True)[1])
     with pytest.raises(ConfigError, match="line 2"):
         Results(path, SWEEP)
+    nested = b'{"x":' * 100_000 + b"\n"
+    path.write_bytes(kept.splitlines(keepends=True)[0] + nested)
+    with pytest.raises(ConfigError, match="line 2"):
+        Results(path, SWEEP)
+    path.write_bytes(nested)
+    with pytest.raises(ConfigError, match="not the head"):
+        Results(path, SWEEP)
     notes = tmp_path / "notes.txt"
     notes.write_text("shopping list\n")
     with pytest.raises(ConfigError, match="not the head"):

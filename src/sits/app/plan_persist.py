@@ -229,12 +229,18 @@ def _disk(
         try:
             kept = msgspec.json.decode(figures.read_bytes(), type=dict[str, DiskFit])
             return kept["write"].disk(f"measured before ({figures.name})")
-        except (msgspec.DecodeError, KeyError) as error:
+        except (msgspec.DecodeError, RecursionError, KeyError) as error:
             raise ConfigError(
-                f"no figures of a disk: {error}", where=str(figures), hint="give a file that --save wrote"
+                f"no figures of a disk: {_said(error)}",
+                where=str(figures),
+                hint="give a file that --save wrote",
             ) from error
     assert stated is not None
     return Disk(fixed_ns=float(fixed_ns), bytes_per_s=stated)
+
+
+def _said(error: Exception) -> str:
+    return f"it has no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def _with_text_keys(measured: "Measured | None") -> dict[str, Any] | None:

@@ -18,6 +18,8 @@ from sits.core.errors import ConfigError
 
 GZIP = b"\x1f\x8b"
 WHOLE_MOST = 1_000_000_000
+MS_MOST = 1e10
+"""A hundred days: no step, and no request, takes that long."""
 
 
 def found(folder: Path, *names: str) -> Path | None:
@@ -140,9 +142,9 @@ def _rows(
 
 
 def number(
-    where: str, row: Mapping[str, Any], name: str, *, least: float = -math.inf, default: float | None = None
-) -> float:
-    """The finite number `row[name]`, at least `least`; `default` when it is absent or empty.
+    where: str, row: Mapping[str, Any], name: str, *, least: float = -math.inf, most: float = math.inf, default: float | None = None
+) -> float:  # fmt: skip
+    """The finite number `row[name]`, from `least` to `most`; `default` when it is absent or empty.
 
     >>> number("f:1", {"a": "2.5"}, "a")
     2.5
@@ -160,8 +162,10 @@ def number(
         got = float(value) if not isinstance(value, bool) else math.nan
     except (TypeError, ValueError, OverflowError):
         got = math.nan
-    if not math.isfinite(got) or got < least:
+    if not math.isfinite(got) or not least <= got <= most:
         wanted = "a finite number" if least == -math.inf else f"a finite number, at least {least:g}"
+        if got > most:
+            wanted = f"at most {most:g}: is it in another unit?"
         shown = repr(value)
         shown = shown if len(shown) <= 60 else f"{shown[:40]}..."
         raise ConfigError(f"{where}: {name} is {shown}", field=name, value=value, hint=wanted)

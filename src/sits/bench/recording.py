@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sits.bench.lines import found, number, objects, rows, whole
+from sits.bench.lines import MS_MOST, found, number, objects, rows, whole
 from sits.bench.recording_steps import read_steps
 from sits.core.errors import ConfigError
 from sits.predict.fit_steps import StepLog
@@ -225,7 +225,7 @@ def _run(
 
 
 def _measured(where: str, line: Mapping[str, Any]) -> tuple[float, ...]:
-    sent = number(where, line, "sent")
+    sent = number(where, line, "sent", least=-SECONDS_MOST, most=SECONDS_MOST)
     prompt = whole(where, line, "prompt_tokens", least=1)
     output = whole(where, line, "output_tokens", least=1)
     cached = number(where, line, "cached_tokens", least=0, default=0.0)
@@ -234,27 +234,31 @@ def _measured(where: str, line: Mapping[str, Any]) -> tuple[float, ...]:
             f"{where}: {cached:g} of {prompt} prompt tokens are cached",
             field="cached_tokens", value=cached, hint="the last prompt token is always computed",
         )  # fmt: skip
-    headers = number(where, line, "headers", default=NAN)
-    first = number(where, line, "ttft_ms", least=0, default=NAN)
-    end = number(where, line, "e2e_ms", least=0, default=NAN)
+    headers = number(where, line, "headers", least=-SECONDS_MOST, most=SECONDS_MOST, default=NAN)
+    first = number(where, line, "ttft_ms", least=0, most=MS_MOST, default=NAN)
+    end = number(where, line, "e2e_ms", least=0, most=MS_MOST, default=NAN)
     chunks = line.get("chunks")
     last = _last(where, chunks) if isinstance(chunks, list) and chunks else end
     metrics = line.get("server_metrics")
     engine = metrics if isinstance(metrics, dict) else {}
     told = [
-        number(where, engine, name, least=0, default=NAN)
+        number(where, engine, name, least=0, most=MS_MOST, default=NAN)
         for name in ("queue_time_ms", "time_to_first_token_ms", "generation_time_ms")
     ]
     if output == 1 and math.isnan(told[2]):
         told[2] = 0.0
-    tpot = number(where, line, "tpot_ms", least=0, default=NAN)
+    tpot = number(where, line, "tpot_ms", least=0, most=MS_MOST, default=NAN)
     return (sent * 1e3, prompt, output, cached, (headers - sent) * 1e3, first, last, end, tpot, *told)
 
 
 def _last(where: str, chunks: list[Any]) -> float:
     pair = chunks[-1]
     return number(
-        where, {"chunks": pair[0] if isinstance(pair, list) and pair else str(pair)}, "chunks", least=0
+        where,
+        {"chunks": pair[0] if isinstance(pair, list) and pair else str(pair)},
+        "chunks",
+        least=0,
+        most=MS_MOST,
     )
 
 

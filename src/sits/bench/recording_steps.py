@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sits.bench.lines import found, number, rows, text_of
+from sits.bench.lines import MS_MOST, found, number, rows, text_of
 from sits.core.errors import ConfigError
 from sits.predict.fit_steps import StepLog
 
@@ -74,7 +74,7 @@ def _table(path: Path, heads: Mapping[str, Any]) -> dict[str, list[_Row]]:
     for where, row in rows(path, ("run", *_COLUMNS)):
         if row["run"] not in heads:
             continue
-        values = [number(where, row, name, least=0) for name in _COLUMNS]
+        values = [number(where, row, name, least=0, most=MS_MOST) for name in _COLUMNS]
         if values[3] <= 0:
             raise ConfigError(
                 f"{where}: a step of {values[3]:g} ms",

@@ -91,7 +91,7 @@ class Results:
             return
         try:
             head = msgspec.json.decode(lines[0], type=_Head)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise ConfigError(
                 f"line 1 is not the head of a sweep's results: {error}",
                 where=str(self.path),
@@ -106,7 +106,7 @@ class Results:
         for number, line in enumerate(lines[1:], 2):
             try:
                 kept = msgspec.json.decode(line, type=_Line)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, RecursionError) as error:
                 raise ConfigError(
                     f"line {number} is no result: {error}", where=str(self.path), hint="remove that line"
                 ) from error

@@ -126,7 +126,7 @@ def decode_model(data: bytes, where: str) -> FittedEngine:
     """
     try:
         head = msgspec.json.decode(data, type=_Head)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ConfigError(
             f"{where} is not an engine model: {error}",
             value=where,
