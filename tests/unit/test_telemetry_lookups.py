@@ -146,6 +146,16 @@ def test_a_lookup_that_is_broken_or_goes_is_as_none(paths, tmp_path):
             assert store.scan("request", id=told) == wanted
 
 
+@pytest.mark.parametrize("kept", [0.0, 0.001, 0.01, 0.3, 0.6, 0.99])
+def test_a_lookup_that_was_cut_off_is_as_none(paths, tmp_path, kept):
+    shutil.copytree(paths[1], tmp_path / "store")
+    for lookup in (tmp_path / "store").glob("*/*/lookup-*"):
+        lookup.write_bytes(lookup.read_bytes()[: int(lookup.stat().st_size * kept)])
+    with DuckStore(tmp_path / "store") as store, DuckStore(paths[0]) as plain:
+        for told in ids(0)[::400]:
+            assert store.scan("request", id=told) == plain.scan("request", id=told)
+
+
 def test_a_lookup_of_what_is_no_more_is_swept_and_one_that_is_missing_is_made(paths, tmp_path):
     shutil.copytree(paths[1], tmp_path / "store")
     world = MovableWorld()

@@ -107,11 +107,11 @@ class Picked:
 
 
 def _rows(lookup: Lookup, wanted: Wanted) -> list[int] | None:
-    """Numbers of the rows that are looked for; None when they are too many to be picked, or the lookup is gone."""
+    """Numbers of the rows that are looked for; None when they are too many to be picked, or the lookup cannot be read."""
     rows: set[int] = set()
     for column, ranges in wanted.items():
         try:
             rows.update(lookup.rows(column, ranges))
-        except OSError:
+        except (OSError, ValueError):  # it went meanwhile, or was cut off when it was copied
             return None
     return sorted(rows) if len(rows) <= ROWS_MAX else None
