@@ -11,6 +11,7 @@ from chromium_driven import driven
 from sits.app.board import stream
 from sits.gateway.shared import OPEN_NS, column
 from sits.telemetry.store import DuckStore
+from sits.telemetry.tables import LOGS, columns_of
 from sits.world import RealWorld, stream_generator
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
@@ -46,6 +47,20 @@ HURRY = "(() => { const real = window.setTimeout; window.setTimeout = (work, ms)
 SEEN = "(Object.defineProperty(document, 'hidden', {value: %s, configurable: true}), document.dispatchEvent(new Event('visibilitychange')))"
 
 
+CHANGES = [
+    (41 * MINUTE_NS, "info", "supervisor", "generation 2 (326e7a3a0b14) serves", {}),
+    (33 * MINUTE_NS, "warning", "keeper", "breaker opened", {"engine": "a0"}),
+    (33 * MINUTE_NS - 10**9, "error", "supervisor", "worker-0 (process 7) died of signal 9; the next one starts in 50 ms", {}),
+    (30 * MINUTE_NS, "info", "keeper", "breaker closed", {"engine": "a0"}),
+    (12 * MINUTE_NS, "error", "supervisor", "/etc/sits/fleet.yaml is refused, generation 2 (326e7a3a0b14) goes on:", {}),
+    (5 * MINUTE_NS, "info", "supervisor", "<img src=x onerror=alert(1)> generation 3 serves", {}),
+]  # fmt: skip
+
+
+def change(now_ns, ago_ns, level, process, event, more):
+    return ("r", now_ns - ago_ns, level, process, "", "", event, json.dumps({"event": event, **more}))
+
+
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory):
     with driven(tmp_path_factory.mktemp("chromium")) as wire:
@@ -77,6 +92,7 @@ def board(tmp_path_factory):
     ]
     with DuckStore(store) as made:
         stored(made, rows, closed_before=(now_ns - MINUTE_NS) // MINUTE_NS * MINUTE_NS)
+        made.append("logs", columns_of(LOGS, [change(now_ns, *one) for one in CHANGES]))
     house = house_of(store)
 
     async def shift(_):
@@ -95,6 +111,31 @@ def opened(chromium, url, width=1440, scheme="light", until=DRAWN, first=""):
     page.open(url)
     page.until(until)
     return page
+
+
+def test_what_changed_is_drawn_listed_and_read_aloud(chromium, board):
+    page = opened(chromium, f"{board[0]}?window=1h")
+    page.until("document.querySelectorAll('.change').length >= 4")
+    assert page.run("document.querySelectorAll('#changes > .changes li').length") == 4
+    assert page.run("document.querySelector('#changes summary').textContent") == "2 before"
+    assert page.run("document.querySelector('#changes li').textContent").endswith(
+        "<img src=x onerror=alert(1)> generation 3 serves"
+    )
+    assert page.run("document.querySelector('#changes li.bad span').textContent").startswith(
+        "/etc/sits/fleet.yaml is refused"
+    )
+    told = page.run("[...document.querySelectorAll('.change title')].map(one => one.textContent).join('|')")
+    assert "breaker opened: a0" in told
+    page.run("document.querySelector('#chart').focus()")
+    page.key("Home")
+    for _ in range(60):
+        if "Then: " in page.run("document.querySelector('#reading').textContent"):
+            break
+        page.key("ArrowRight")
+    assert "Then: generation 2 (326e7a3a0b14) serves." in page.run(
+        "document.querySelector('#reading').textContent"
+    )
+    assert page.console == []
 
 
 @pytest.mark.parametrize("width", [320, 390, 1440])

@@ -4,6 +4,8 @@
 `board_rows` gives the points of the newest requests, at most `limit`: what minutes do not have yet, and what they do not tell apart (tenants).
 `board_groups` and the two after it tell the same by model, engine and arm, over all steps.
 
+`board_changes` gives the lines of the log that tell of the gateway and its engines, not of requests.
+
 Deliberately absent: running them, and figures (`app.board`).
 """
 
@@ -61,6 +63,11 @@ SELECT model, engine, arm, tenant, outcome, status, detail, weight, {_OVER} AS o
     {_took("first_token")} AS ttft_ns, {_took("sent")} AS e2e_ns
 FROM requests WHERE {_ROWS} AND ($over_wall_ns IS NULL OR {_OVER} >= $over_wall_ns)
 ORDER BY wall_ns DESC LIMIT $limit""",
+    "board_changes": """
+SELECT wall_ns, level, event, line FROM logs
+WHERE wall_ns >= $since_wall_ns AND wall_ns < $until_wall_ns AND request_id = '' AND NOT starts_with(event, ' ')
+    AND (process = 'supervisor' OR starts_with(event, 'breaker ') OR starts_with(event, 'shift: '))
+ORDER BY wall_ns DESC, event LIMIT $limit""",
     "board_names": """
 SELECT 'tenant' AS kind, tenant AS name, count(*) AS n FROM requests WHERE wall_ns >= $since_wall_ns GROUP BY tenant
 ORDER BY n DESC, name LIMIT 200""",

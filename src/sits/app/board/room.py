@@ -2,7 +2,7 @@
 
 ```
 /board/            the page        /board/files/NAME   its script and style          /board/shift, /board/shift.json   the shift board
-/board/api/WHAT    overview, burn, requests, request, tail, matrix, groups, fleet, names: JSON         /board/events       the same, as they change
+/board/api/WHAT    overview, burn, changes, requests, request, tail, matrix, groups, fleet, names: JSON         /board/events       the same, as they change
 ```
 Rules: the store is read by two threads, one for what is drawn first and one for what takes long, each with a connection of its own, so a
 question waits for the one before and never for traffic; who asks
@@ -26,6 +26,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sits.app.board import figures, fleetmap, requests
+from sits.app.board.changes import changes
 from sits.app.board.grid import STAGE_NAMES
 from sits.app.board.groups import groups
 from sits.app.board.store_thread import StoreThread
@@ -51,7 +52,7 @@ FILES = {
 FRESH_S = {"15m": 1.5, "1h": 1.5, "6h": 8.0, "24h": 20.0, "custom": 60.0}
 """How long the figures of a window are good; also how often a stream has new ones."""
 
-DEAR = frozenset({"requests", "request", "tail", "matrix", "groups"})
+DEAR = frozenset({"changes", "requests", "request", "tail", "matrix", "groups"})
 """Figures of single requests, of which there may be millions."""
 
 PULSE_S, FLEET_S, BURN_S = 1.0, 2.0, 20.0
@@ -145,6 +146,7 @@ class BoardRoom(Room):
         makers: dict[str, tuple[Callable[[DuckStore], Any], float]] = {
             "overview": (lambda store: self._overview(store, look), FRESH_S[look.name]),
             "burn": (lambda store: self._burn(store, look), BURN_S),
+            "changes": (self._of(changes, look), FRESH_S[look.name]),
             "requests": (self._of(requests.listed, look), FRESH_S[look.name]),
             "request": (lambda store: requests.found(store, *wanted), 0.0),
             "tail": (self._of(requests.tail, look), FRESH_S[look.name]),

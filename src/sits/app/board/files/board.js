@@ -52,7 +52,7 @@ function overview(next) {
 }
 async function dearer(mine) {
   if (told && told.state === 'empty') { if (mine === round) dear = setTimeout(() => dearer(mine), 5000); return; }
-  for (const [what, show] of [['requests', one => panels.requests(one, open)], ['groups', one => panels.groups(one, narrow)], ['tail', panels.tail], ['matrix', panels.matrix]]) {
+  for (const [what, show] of [['changes', one => { chart.mark(one.changes); panels.changes(one, told.window); }], ['requests', one => panels.requests(one, open)], ['groups', one => panels.groups(one, narrow)], ['tail', panels.tail], ['matrix', panels.matrix]]) {
     try {
       const one = await ask(what, look());
       if (mine !== round) return;

@@ -47,7 +47,7 @@ export function spark(values) {
 
 export class Chart {
   constructor(svg, reading) {
-    this.svg = svg; this.reading = reading; this.cursor = -1; this.told = null;
+    this.svg = svg; this.reading = reading; this.cursor = -1; this.told = null; this.marks = [];
     svg.addEventListener('keydown', event => this.key(event));
     svg.addEventListener('pointermove', event => this.point(event));
     svg.addEventListener('pointerleave', () => this.move(-1));
@@ -55,6 +55,7 @@ export class Chart {
     new ResizeObserver(() => this.draw()).observe(svg.parentElement);
   }
   show(told) { this.told = told; this.draw(); }
+  mark(changes) { this.marks = changes; this.draw(); }
   move(to) { if (this.told && to !== this.cursor) { this.cursor = to; this.draw(); } }
   key(event) {
     const n = this.told ? this.told.window.steps : 0, at = this.cursor < 0 ? n - 1 : this.cursor;
@@ -89,10 +90,24 @@ export class Chart {
       add('path', {class: name, d: lines(of[name], x, y)});
       of[name].forEach((value, i) => lone(of[name], i) && add('circle', {class: `${name} dot`, cx: x(i), cy: y(value), r: 3}));
     }
+    this.changed(add, x, top - 4, h - foot);
     this.traffic(add, x, w, h, foot, low);
     this.times(add, x, w, h);
     if (this.cursor >= 0) add('line', {class: 'cursor', x1: x(this.cursor), x2: x(this.cursor), y1: top, y2: h - foot});
     this.read(of);
+  }
+  // What changed: a line down both plots where it did, one for all of a moment, of the worst of them.
+  changed(add, x, top, base) {
+    const {window: win} = this.told, at = new Map();
+    for (const one of this.marks) {
+      const place = Math.round(x((one.at_ms - win.since_ms) / 1000 / win.step_s - 0.5));
+      if (one.at_ms < win.since_ms || one.at_ms > win.until_ms) continue;
+      at.set(place, [...(at.get(place) || []), one]);
+    }
+    for (const [place, some] of at) {
+      const kind = `change ${some.some(one => one.level !== 'info') ? 'bad' : 'plain'}`, node = add('g', {class: kind});
+      node.append(shape('line', {x1: place, x2: place, y1: top, y2: base}), shape('path', {d: `M${place - 4} ${top}h8l-4 6z`}), shape('title', {}, some.map(one => `${say.moment(one.at_ms, false)} ${one.text}`).join('\n')));
+    }
   }
   traffic(add, x, w, h, foot, low) {
     const told = this.told, {window: win} = told, wide = (w - this.left - this.right) / win.steps;
@@ -123,6 +138,8 @@ export class Chart {
     const text = requests.n[i]
       ? `${say.clock(win.since_ms + i * win.step_s * 1000, win.steps * win.step_s > 86400)}: P99 ${say.time(of.p99[i])}, P95 ${say.time(of.p95[i])}, P50 ${say.time(of.p50[i])}; ${say.rate(requests.n[i] / s)} requests/s, ${requests.bad[i] ? `${say.count(requests.bad[i])} went wrong` : 'none went wrong'}.`
       : `${say.clock(win.since_ms + i * win.step_s * 1000, win.steps * win.step_s > 86400)}: no requests.`;
-    if (this.reading.textContent !== text) this.reading.textContent = text;
+    const then = this.cursor < 0 ? [] : this.marks.filter(one => Math.floor((one.at_ms - win.since_ms) / 1000 / win.step_s) === i);
+    const whole = then.length ? `${text} Then: ${then.slice(0, 3).map(one => one.text).join('; ')}${then.length > 3 ? `; and ${then.length - 3} more` : ''}.` : text;
+    if (this.reading.textContent !== whole) this.reading.textContent = whole;
   }
 }

@@ -62,10 +62,21 @@ export function pulse(told) {
 }
 export function latencyKey() {
   const line = (kind, text) => { const svg = shape('svg', {viewBox: '0 0 26 8', 'aria-hidden': 'true'}); svg.append(shape('path', {class: `${kind} key`, d: 'M0 4H26'})); return make('span', {}, svg, text); };
-  return make('p', {class: 'legend'}, line('p99', 'P99'), line('p95', 'P95'), line('p50', 'P50'), line('goal', 'objective of the P99'), make('span', {}, square('traffic'), 'requests'), make('span', {}, square('wrong'), 'went wrong'));
+  return make('p', {class: 'legend'}, line('p99', 'P99'), line('p95', 'P95'), line('p50', 'P50'), line('goal', 'objective of the P99'), make('span', {}, square('traffic'), 'requests'), make('span', {}, square('wrong'), 'went wrong'), make('span', {}, moment(), 'something changed'));
+}
+function moment() {
+  const svg = shape('svg', {viewBox: '0 0 8 10', 'aria-hidden': 'true', class: 'square change'}); svg.append(shape('path', {d: 'M0 2h8l-4 6z'})); return svg;
 }
 function square(kind) {
   const svg = shape('svg', {viewBox: '0 0 10 10', 'aria-hidden': 'true', class: 'square'}); svg.append(shape('rect', {class: kind, width: 10, height: 10})); return svg;
+}
+
+export function changes(told, win) {
+  const long = win.steps * win.step_s > 86400, some = told.changes, open = $('changes').querySelector('details')?.open;
+  const row = one => make('li', {class: one.level === 'info' ? '' : 'bad'}, make('time', {datetime: new Date(one.at_ms).toISOString()}, say.moment(one.at_ms, long)), make('span', {}, one.text));
+  const list = rows => make('ul', {class: 'changes'}, rows.map(row)), first = 4;
+  put('changes', make('h3', {}, 'What changed'), some.length ? list(some.slice(0, first)) : none('Nothing of the gateway or its engines in this window.'),
+    some.length > first ? make('details', {open: open || false}, make('summary', {}, `${say.count(some.length - first)} before`), list(some.slice(first)), told.more ? make('p', {class: 'sub'}, `and ${told.whole ? '' : 'at least '}${say.count(told.more)} more: sitsctl logs has them all`) : null) : null);
 }
 
 const spaced = text => text.replace(/(\d)([a-z])/, `$1${say.THIN}$2`).replace(/m$/, 'min');

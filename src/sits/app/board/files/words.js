@@ -45,6 +45,9 @@ export function clock(ms, long) {
   const at = new Date(ms), time = at.toLocaleTimeString('en-GB', {hour: '2-digit', minute: '2-digit'});
   return long ? `${at.toLocaleDateString('en-GB', {day: 'numeric', month: 'short'})} ${time}` : time;
 }
+export function moment(ms, long) {
+  return `${clock(ms, long)}:${String(new Date(ms).getSeconds()).padStart(2, '0')}`;
+}
 export function ago(ms) {
   const s = Math.max(0, Math.round(ms / 1000));
   return s < 120 ? `${s}${THIN}s` : s < 7200 ? `${Math.round(s / 60)}${THIN}min` : s < 172800 ? `${Math.round(s / 3600)}${THIN}h` : `${Math.round(s / 86400)}${THIN}d`;
