@@ -71,6 +71,12 @@ DEFINED = (
     help="Hold a published pair (static bytes, waste, paged bytes, waste) against itself at the longest context.",
 )  # fmt: skip
 @click.option(
+    "--svg",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="Also draw both sides over the contexts, and the plans.",
+)
+@click.option(
     "--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else, on stdout."
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
@@ -91,6 +97,7 @@ def memory(
     rate: float | None,
     device_memory: Path | None,
     pair: str | None,
+    svg: Path | None,
     as_json: bool,
     quiet: bool,
 ) -> int:
@@ -98,12 +105,13 @@ def memory(
 
     Exits with 1 when no context could be simulated.
     """  # fmt: skip
-    from sits.app.output import print_json  # noqa: PLC0415
+    from sits.app.output import prepare, print_json, write_text  # noqa: PLC0415
     from sits.app.terminal import Progress  # noqa: PLC0415
     from sits.bench.sweep_memory import compare_memory, work_of  # noqa: PLC0415
     from sits.predict.paged import check_pair, pack  # noqa: PLC0415
     from sits.predict.sharding import Sharding, parse_sharding  # noqa: PLC0415
 
+    prepare(svg.absolute().parent if svg else None)
     model = model_named(model_name, fleet)
     ordered = sorted(set(contexts))
     checked = check_pair(*_pair(pair), tokens=ordered[-1], block_size=block_size) if pair else None
@@ -145,11 +153,16 @@ def memory(
             found.append(row)
         progress("simulating", len(ordered), len(ordered))
     code = 0 if any(result.paged is not None for result in seen) else 1
+    document = {
+        "model": model.name, "gpu": gpu, "gpu_memory": gpu_memory, "work": work, "requests": requests, "seed": seed,
+        "block_size": block_size, "simulated": str(simulated), "plans": rows, "contexts": found, "defined": DEFINED,
+    }  # fmt: skip
+    if svg is not None:
+        from sits.app.memory_chart import drawing  # noqa: PLC0415
+
+        write_text(svg, drawing(document))
+        click.echo(f"chart: {svg.absolute()}", err=True)
     if as_json:
-        document = {
-            "model": model.name, "gpu": gpu, "gpu_memory": gpu_memory, "work": work, "requests": requests, "seed": seed,
-            "block_size": block_size, "simulated": str(simulated), "plans": rows, "contexts": found, "defined": DEFINED,
-        }  # fmt: skip
         print_json(
             document | ({"pair": checked} if checked else {}) | ({"devices": checks} if checks else {})
         )
