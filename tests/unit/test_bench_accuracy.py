@@ -172,6 +172,8 @@ def test_the_picture_is_well_formed_and_has_a_point_for_each_figure():
         one for one in tree.iter("{http://www.w3.org/2000/svg}circle") if one.get("class") in ("p50", "p99")
     ]
     assert len(points) == 2 * 6 + 1
+    words = ["".join(one.itertext()) for one in tree.iter("{http://www.w3.org/2000/svg}text")]
+    assert (words.count("predicted, ms"), sum(word.endswith(": measured, ms") for word in words)) == (3, 3)
 
 
 def test_repetitions_are_those_of_the_same_running_engine():

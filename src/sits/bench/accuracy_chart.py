@@ -33,7 +33,7 @@ def chart(cases: Sequence[Case]) -> str:
     marks = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img">',
         f"<title>Predicted against measured, runs left out of the fit</title><style>{STYLE}</style>",
-        f'<text class="head" x="{LEFT}" y="24">Predicted against measured, each run left out of the fit that predicts it (ms)</text>',
+        f'<text class="head" x="{LEFT}" y="24">Predicted against measured, each run left out of the fit that predicts it</text>',
     ]
     x = float(LEFT)
     for place, case in enumerate(cases):
@@ -85,7 +85,10 @@ def _panel(left: float, metric: str, rows: Sequence[tuple[int, Compared]]) -> li
             f"{row.predicted:,.1f}, measured {row.measured:,.1f} ({row.error:+.0%})</title></circle></g>"
         )
     marks.append(
-        f'<text x="{left + SIDE / 2:.1f}" y="{bottom + 34}" text-anchor="middle">{NAMES[metric]}: measured</text>'
+        f'<text x="{left + SIDE / 2:.1f}" y="{bottom + 34}" text-anchor="middle">{NAMES[metric]}: measured, ms</text>'
+    )
+    marks.append(
+        f'<text class="small" transform="translate({left - 50:.1f} {TOP + SIDE / 2:.1f}) rotate(-90)" text-anchor="middle">predicted, ms</text>'
     )
     return marks
 
