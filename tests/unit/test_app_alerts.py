@@ -17,7 +17,7 @@ from sits.app import cli
 from sits.app.alerts.delays import SCRAPES, delays
 from sits.app.alerts.grafana import dashboards_of
 from sits.app.alerts.measure import Delay, Load, Measured, Probe, breach, table
-from sits.app.alerts.objectives import indicators
+from sits.app.alerts.objectives import indicators, slug
 from sits.app.alerts.proofs import TROUBLE, _breach, proofs_of
 from sits.app.alerts.rules import FAST_BURN, alerts_of, rules_of, threshold
 from sits.app.alerts.servers import alertmanager_of, prometheus_of
@@ -37,11 +37,13 @@ needs_servers = pytest.mark.skipif(
 )
 
 
-def fleet(more="", telemetry="{environment: preprod}", name="shop", listen="127.0.0.1:8080"):
+def fleet(
+    more="", telemetry="{environment: preprod}", name="shop", listen="127.0.0.1:8080", store="sits-store"
+):
     return load_fleet(
         f"""
 name: {name}
-gateway: {{listen: "{listen}"}}
+gateway: {{listen: "{listen}", store: "{store}"}}
 telemetry: {telemetry}
 {more}
 engines: [{{kind: openai, name: a, url: "https://engine:8000", models: [m], batches: by_call}}]
@@ -53,7 +55,14 @@ EVERYTHING = """
 quotas: [{name: q, tokens: 1000, per: 1h}]
 policy: {cache: {kind: exact}, window: {kind: adaptive, endpoints: [/v1/embeddings]}}
 runtime_adapters: {engines: [{engine: a, slots: 4}], adapters: [{name: ad, model: m, path: /lora/ad}]}
+admin: {listen: "127.0.0.1:8081"}
 """
+TELLING = "{environment: preprod, profile: {hz: 100, push: 'http://pyroscope:4040'}, otlp: {export: {endpoint: 'http://otel:4318'}}}"
+
+
+def whole(**more):
+    """A fleet with every part that is watched."""
+    return fleet(EVERYTHING, TELLING, **more)
 
 
 @given(st.integers(15, 7200))
@@ -76,7 +85,7 @@ def promtool(tmp_path, *arguments):
 
 @needs_promtool
 def test_rules_are_valid_and_do_what_their_own_tests_say(tmp_path):
-    tree = fleet(EVERYTHING)
+    tree = whole()
     (tmp_path / "r.yaml").write_text(yaml.safe_dump(rules_of(tree)))
     (tmp_path / "t.yaml").write_text(yaml.safe_dump(proofs_of(tree, "r.yaml")))
     (tmp_path / "p.yaml").write_text(yaml.safe_dump(prometheus_of(tree, ["h:1"], ["h:2"], "r.yaml")))
@@ -107,7 +116,7 @@ def test_the_tests_of_the_rules_find_rules_that_do_not_work(tmp_path, was, now):
 
 
 def test_every_alert_is_proven_and_says_what_to_do():
-    tree = fleet(EVERYTHING)
+    tree = whole()
     alerts = alerts_of(tree)
     told = str(proofs_of(tree, "r.yaml"))
     assert {alert.name for alert in alerts if not alert.slo} == set(TROUBLE)
@@ -128,7 +137,7 @@ def expressions(tree):
 
 
 def test_every_metric_that_is_named_is_one_the_gateway_has():
-    tree = fleet(EVERYTHING)
+    tree = whole()
     rules, panels = expressions(tree)
     for expr in (*rules, *panels):
         for name in re.findall(r"\bsits_[a-z0-9_]+", expr):
@@ -138,6 +147,52 @@ def test_every_metric_that_is_named_is_one_the_gateway_has():
         assert set(re.findall(r"\bsits:[a-z0-9_:]+", expr)) <= recorded, expr
     assert any("sits_cache" in expr for expr in panels)
     assert not any("sits_cache" in expr for expr in expressions(fleet())[1])
+
+
+FAILING = re.compile(
+    "fail|refus|drop|lost|late|expired|withdrawn|mixed|apart|evicted|removed|outages|down|without_room|over_use|retries|bad"
+)
+"""Words in the names and texts of metrics that tell of something that goes wrong here."""
+
+
+def test_whatever_counts_something_that_goes_wrong_is_on_a_board():
+    rules, panels = expressions(whole())
+    seen = " ".join((*rules, *panels))
+    bad = {
+        name for name, (kind, text) in FAMILIES.items() if kind == "counter" and FAILING.search(name + text)
+    }
+    assert len(bad) > 20
+    assert {name for name in bad if name not in seen} == set()
+    shown = " ".join(panels)
+    results = {"sits_profiles_pushed_total", "sits_otlp_spans_total", "sits_board_streams_total"}
+    assert all(name in shown for name in {*bad, *results} - {"sits_errors_total"})
+
+
+def test_a_command_says_where_it_is_run_and_takes_any_path():
+    told = {alert.name: alert.next for alert in alerts_of(fleet(store="my store/{{x"))}
+    assert told["SitsLatencyFastBurn"] == (
+        "sitsctl why --since 15m --store 'my store/{{ \"{{\" }}x' "
+        "(on the gateway's machine, in the directory where `sitsctl up` was started)"
+    )
+    for alert in alerts_of(whole(store="/var/lib/sits")):
+        assert "where `sitsctl up` was started" not in alert.next
+        assert "--store" not in alert.next or "--store /var/lib/sits (on the gateway's machine)" in alert.next
+
+
+def test_two_fleets_have_neither_a_file_nor_a_board_in_common():
+    names = [
+        "checkout-europe-west-1",
+        "checkout-europe-west-2",
+        "a b",
+        "a-b",
+        "A-b",
+        "\u65e5\u672c",
+        "\u65e5\u6708",
+    ]
+    assert len({slug(name) for name in names}) == len(names)
+    boards = {board["uid"] for name in names for board in dashboards_of(fleet(name=f"'{name}'")).values()}
+    assert len(boards) == 2 * len(names)
+    assert all(re.fullmatch("[a-zA-Z0-9-]{1,40}", uid) for uid in boards)
 
 
 @needs_servers
@@ -274,14 +329,14 @@ def test_the_commands_write_what_belongs_together(tmp_path, capsys):
     assert sorted(path.name for path in out.iterdir()) == [
         "alertmanager.yml",
         "prometheus.yml",
-        "sits-my-shop-1-gateway.json",
-        "sits-my-shop-1-rules-test.yaml",
-        "sits-my-shop-1-rules.yaml",
-        "sits-my-shop-1-service.json",
+        "sits-my-shop-1-b9743112-gateway.json",
+        "sits-my-shop-1-b9743112-rules-test.yaml",
+        "sits-my-shop-1-b9743112-rules.yaml",
+        "sits-my-shop-1-b9743112-service.json",
     ]
     prometheus = yaml.safe_load((out / "prometheus.yml").read_text())
-    assert prometheus["rule_files"] == ["sits-my-shop-1-rules.yaml"]
-    assert "= 287 s at the worst" in (out / "sits-my-shop-1-rules.yaml").read_text().splitlines()[0]
+    assert prometheus["rule_files"] == ["sits-my-shop-1-b9743112-rules.yaml"]
+    assert "= 287 s at the worst" in (out / "sits-my-shop-1-b9743112-rules.yaml").read_text().splitlines()[0]
 
 
 def test_rules_go_to_the_screen_and_as_json_with_their_delays(tmp_path, capsys):

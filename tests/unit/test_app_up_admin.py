@@ -7,11 +7,13 @@ import re
 import signal
 import socket
 import subprocess
+import threading
 
 import httpx2 as httpx
 import pytest
 
 from app_processes import GatedEngine, serving, sitsctl
+from sits.app.board.stream import CLIENTS_MAX
 from sits.telemetry.prometheus_text import parse
 
 FLEET = """\
@@ -57,6 +59,28 @@ def test_it_is_killed_and_no_request_notices(tmp_path, engine):
         assert up.stop().startswith("drained; 1 answered")
         with pytest.raises(ProcessLookupError):
             os.kill(other, 0)
+
+
+def test_streams_there_was_no_room_for_are_on_the_metrics_page_beside_what_other_rooms_count(
+    tmp_path, engine
+):
+    with serving(tmp_path, FLEET, url=engine.url, **PLAIN) as up, contextlib.ExitStack() as looking:
+        url, _ = board_of(up)
+        host, port = url.removeprefix("http://").split(":")
+        for _ in range(CLIENTS_MAX):
+            raw = looking.enter_context(socket.create_connection((host, int(port))))
+            raw.sendall(b"GET /board/events HTTP/1.1\r\nhost: " + f"{host}:{port}".encode() + b"\r\n\r\n")
+            assert raw.recv(12) == b"HTTP/1.1 200"
+        answer = httpx.get(f"{url}/board/events")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "too_many_streams")
+        want = {"opened": CLIENTS_MAX, "refused": 1, "dropped": 0}
+        told, pause = {}, threading.Event()
+        while told != want:
+            page = parse(httpx.get(f"{url}/metrics").text)
+            told = {how: page.total("sits_board_streams_total", {"result": how}) for how in want}
+            pause.wait(0.05)
+        assert page.total("sits_board_streams") == CLIENTS_MAX
+        assert page.total("sits_otlp_spans_total") == 0
 
 
 def test_a_head_without_end_is_not_read_on(tmp_path, engine):

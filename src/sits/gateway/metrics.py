@@ -141,6 +141,8 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
         "counter",
         "Times that hours of the store that are over could not be merged and indexed; sitsctl store tend says why.",
     ),
+    "sits_board_streams": ("gauge", "Browsers that look at the board."),
+    "sits_board_streams_total": ("counter", "Streams of the board: opened, refused, dropped."),
     "sits_workers": ("gauge", "Processes that serve."),
     "sits_restarts_total": ("counter", "Processes started again after they died."),
     "sits_generation": ("gauge", "The configuration in use: how many there have been."),

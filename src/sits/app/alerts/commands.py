@@ -217,8 +217,9 @@ def _about(d: dict[str, float]) -> str:
 
 
 def _slug(name: str) -> str:
-    """A name as a part of a file's name."""
-    return "".join(c if c.isascii() and c.isalnum() else "-" for c in name)
+    from sits.app.alerts.objectives import slug  # noqa: PLC0415
+
+    return slug(name)
 
 
 def _yaml(data: Any, comment: str = "") -> str:

@@ -6,12 +6,11 @@ Both speak only of what the fleet has: no panel of a cache, a window, a quota or
 Deliberately absent: how a panel is written down (`app.alerts.panels`), and causes: those are in `sitsctl why`.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from sits.app.alerts.delays import delays
-from sits.app.alerts.objectives import TIMES, indicators, recorded, selector
+from sits.app.alerts.objectives import TIMES, indicators, quoted, recorded, selector, slug
 from sits.app.alerts.panels import BAD, GOOD, SOURCE, WARN, Json, heat, laid_out, series, stat, states
 from sits.app.alerts.rules import FAST_BURN, fast
 from sits.core.fleet import Fleet
@@ -96,7 +95,7 @@ def _health(fleet: Fleet) -> Iterator[Row]:
     yield "What is recorded", 8, [
         series("Rows", [(f"sum by (why) (rate(sits_rows_kept_total{s}[5m]))", "kept: {{why}}"), (f"sum(rate(sits_rows_thinned_total{s}[5m]))", "not kept")], "short", "Rows of requests a second, by why they are kept at the environment's share."),
         series("Stored", [(f"sum(rate(sits_rows_stored_total{s}[5m]))", "rows of all tables")], "short", "Rows made durable, a second."),
-        series("Lost", [(f"sum(increase(sits_rows_dropped_total{s}[5m]))", "rows dropped, 5 min"), (f"sum(increase(sits_store_failures_total{s}[5m]))", "failed writes, 5 min")], "short", "Requests that were answered but not recorded, and why."),
+        series("Lost", [(f"sum(increase(sits_rows_dropped_total{s}[5m]))", "rows dropped, 5 min"), (f"sum(increase(sits_store_failures_total{s}[5m]))", "failed writes, 5 min"), (f"sum(increase(sits_store_tending_failures_total{s}[1h]))", "failed merges, 1 h")], "short", "Requests that were answered but not recorded, and why; hours that are over and could not be merged and indexed lose nothing."),
     ]  # fmt: skip
     parts = list(_parts(fleet))
     if parts:
@@ -108,23 +107,38 @@ def _parts(fleet: Fleet) -> Iterator[Json]:
     if fleet.policy.cache.kind != "none":
         yield series("Cache", [(f"sum by (verdict) (rate(sits_cache_requests_total{s}[5m]))", "{{verdict}}")], "reqps", "Requests by what the response cache did for them.")  # fmt: skip
         yield series("Cache memory", [(f"sum(sits_cache_bytes{s})", "bytes")], "bytes", "What kept answers cost of the cache's memory.", float(fleet.policy.cache.memory))  # fmt: skip
+        yield series("Answers let go", [(f"sum by (why) (rate(sits_cache_removed_total{s}[5m]))", "{{why}}")], "short", "Kept answers that were removed, a second, by why.")  # fmt: skip
     if fleet.quotas:
+        yield series("Quota ledger fails", [(f"sum(increase(sits_ledger_outages_total{s}[5m]))", "outages, 5 min"), (f"sum(increase(sits_ledger_down_total{s}[5m]))", "unanswered questions, 5 min"), (f"sum(increase(sits_ledger_expired_total{s}[5m]))", "never settled, 5 min"), (f"sum(increase(sits_ledger_over_use_total{s}[5m]))", "used above what was reserved, 5 min")], "short", "Times the ledger stopped answering, what it did not answer, and reservations that went wrong.")  # fmt: skip
         yield series("Quota ledger", [(f"sum(rate(sits_ledger_questions_total{s}[5m]))", "questions"), (f"sum(rate(sits_ledger_waits_total{s}[5m]))", "waits"), (f"sum(rate(sits_ledger_opened_total{s}[5m]))", "let in without it"), (f"max(sits_ledger_down{s})", "down")], "short", "What the ledger was asked, and what happened while it did not answer.")  # fmt: skip
     if fleet.policy.window.kind != "none":
         calls, requests = (
             f"sum by (engine) (rate(sits_window_{what}_total{s}[5m]))" for what in ("calls", "requests")
         )
         yield series("Mean batch", [(f"{requests} / {calls}", "{{engine}}")], "short", "Requests sent in one call of a batching window.")  # fmt: skip
+        yield series("Calls taken apart", [(f"sum by (engine) (rate(sits_window_apart_total{s}[5m]))", "{{engine}}")], "short", "Calls of several requests, a second, that had to be sent one by one after all.")  # fmt: skip
     if fleet.runtime_adapters.adapters:
         yield series("Adapter loads", [(f"sum by (engine) (increase(sits_adapter_loads_{what}_total{s}[1h]))", f"{what} {{{{engine}}}}") for what in ("succeeded", "failed")], "short", "Loads of runtime adapters in the last hour.")  # fmt: skip
+        yield series("Adapters in trouble", [(f"sum by (engine, reason) (increase(sits_adapter_withdrawn_total{s}[1h]))", "withdrawn {{engine}} {{reason}}"), (f"sum(increase(sits_adapter_refused_total{s}[1h]))", "requests refused"), (f"sum by (engine) (increase(sits_adapter_evicted_total{s}[1h]))", "evicted {{engine}}"), (f"sum by (engine) (increase(sits_adapter_base_mixed_total{s}[1h]))", "answers for its base {{engine}}")], "short", "In the last hour: adapters taken out of the routes or unloaded to make room, requests refused because theirs was not ready, and base models that an adapter answered for.")  # fmt: skip
+    yield from _telling(fleet)
+
+
+def _telling(fleet: Fleet) -> Iterator[Json]:
+    s, otlp = selector(fleet), fleet.telemetry.otlp
+    if fleet.telemetry.profile.push:
+        yield series("Profiles pushed", [(f"sum by (result) (increase(sits_profiles_pushed_total{s}[5m]))", "{{result}}")], "short", "Profiles of the last 5 min by what became of pushing them; dropped and refused ones are in the store only.")  # fmt: skip
+    if not fleet.admin.listen:
+        return
+    if otlp.export is not None or otlp.receive.http or otlp.receive.grpc:
+        yield series("Spans over OTLP", [(f"sum by (result) (rate(sits_otlp_spans_total{s}[5m]))", "{{result}}"), (f"sum(rate(sits_otlp_requests_refused_total{s}[5m]))", "requests without room"), (f"sum(rate(sits_otlp_retries_total{s}[5m]))", "batches sent again")], "short", "Spans a second: received from others or refused; sent to a collector, dropped after all tries, or rejected by it.")  # fmt: skip
+    yield series("Board", [(f"sum(sits_board_streams{s})", "streams"), (f"sum by (result) (increase(sits_board_streams_total{s}[5m]))", "{{result}}, 5 min")], "short", "Browsers that look at the board; those there was no room for, and those dropped because they took nothing.")  # fmt: skip
 
 
 def _dashboard(fleet: Fleet, kind: str, title: str, rows: list[Row]) -> dict[str, Any]:
-    name = re.sub("[^a-z0-9]+", "-", fleet.name.lower()).strip("-")[:20]
     environment = fleet.telemetry.environment
-    fleet_label = fleet.name.replace('"', '\\"')
+    firing = f'ALERTS{{alertstate="firing",fleet={quoted(fleet.name)}}}'
     return {
-        "uid": f"sits-{name}-{kind}"[:40],
+        "uid": f"sits-{slug(fleet.name)}-{kind}",
         "title": f"SITS {fleet.name} ({environment}): {title}",
         "tags": [TAG, environment],
         "schemaVersion": 38,
@@ -135,6 +149,6 @@ def _dashboard(fleet: Fleet, kind: str, title: str, rows: list[Row]) -> dict[str
         "time": {"from": "now-1h", "to": "now"},
         "links": [{"title": "SITS", "type": "dashboards", "tags": [TAG], "asDropdown": True, "keepTime": True, "includeVars": True, "icon": "external link", "tooltip": "", "url": "", "targetBlank": False}],
         "templating": {"list": [{"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus", "hide": 0, "multi": False, "includeAll": False, "regex": "", "refresh": 1, "skipUrlSync": False}]},
-        "annotations": {"list": [{"name": "Alerts", "enable": True, "hide": False, "iconColor": "red", "datasource": SOURCE, "expr": f'ALERTS{{alertstate="firing",fleet="{fleet_label}"}}'}]},
+        "annotations": {"list": [{"name": "Alerts", "enable": True, "hide": False, "iconColor": "red", "datasource": SOURCE, "expr": firing}]},
         "panels": laid_out(rows),
     }  # fmt: skip

@@ -8,6 +8,8 @@ what `objective.availability` leaves; what counts against it is `sits_errors_tot
 Deliberately absent: rules and pictures made of them.
 """
 
+import hashlib
+
 import msgspec
 
 from sits.core.fleet import Fleet
@@ -62,14 +64,33 @@ def selector(fleet: Fleet, *more: str) -> str:
     >>> selector(Fleet(name="shop", engines=()), 'outcome="completed"')
     '{job="sits-shop",outcome="completed"}'
     """
-    job = job_of(fleet).replace("\\", "\\\\").replace('"', '\\"')
-    return "{" + ",".join([f'job="{job}"', *more]) + "}"
+    return "{" + ",".join([f"job={quoted(job_of(fleet))}", *more]) + "}"
+
+
+def quoted(text: str) -> str:
+    r"""A text as PromQL writes it, in which Grafana finds no variable of its own to fill in (`$name`, `[[name]]`).
+
+    >>> print(quoted('a "shop" for $5'), quoted("[[x]]"))
+    "a \"shop\" for \x245" "\x5b[x]]"
+    """
+    plain = text.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\x24").replace("[[", "\\x5b[")
+    return f'"{plain}"'
 
 
 def recorded(fleet: Fleet) -> str:
     """Of what rules record, what is this fleet's."""
-    name = fleet.name.replace("\\", "\\\\").replace('"', '\\"')
-    return f'{{fleet="{name}"}}'
+    return f"{{fleet={quoted(fleet.name)}}}"
+
+
+def slug(name: str) -> str:
+    """A name as a part of a file's name and of a board's id; one that does not fit in, with its digest, so that two fleets have never one file.
+
+    >>> slug("shop-1"), slug("my shop")
+    ('shop-1', 'my-shop-21e02318')
+    """
+    plain = "".join(c if c.isascii() and c.isalnum() else "-" for c in name)[:20]
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return plain if plain == name else f"{plain[:12]}-{digest}".lstrip("-")
 
 
 def indicators(fleet: Fleet) -> tuple[Indicator, Indicator]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sits.app.alerts.delays import Delays, delays
-from sits.app.alerts.objectives import indicators, job_of
+from sits.app.alerts.objectives import indicators, job_of, quoted
 from sits.app.alerts.rules import FAST_BURN, alerts_of, threshold
 from sits.core.fleet import Fleet
 from sits.core.fleet_environment import profile_of
@@ -36,13 +36,26 @@ TROUBLE: Mapping[str, Series] = {
     "SitsGatewayDown": {"up": "0x{n}"},
     "SitsRowsDropped": {"sits_rows_dropped_total": "0+1x{n}"},
     "SitsStoreFailing": {"sits_store_failures_total": "0+1x{n}"},
+    "SitsStoreTendingFails": {"sits_store_tending_failures_total": "0x{half} 1x{half}"},
     "SitsRestarted": {'sits_restarts_total{process="keeper"}': "0x{half} 1x{half}"},
     "SitsRestartsAgainAndAgain": {'sits_restarts_total{process="worker-0"}': "0+1x{n}"},
     "SitsReloadRefused": {'sits_reloads_total{result="refused"}': "0x{half} 1x{half}"},
     "SitsNoRoomForBodies": {"sits_requests_without_room_total": "0+1x{n}"},
     "SitsQuotaLedgerDown": {"sits_ledger_down": "1x{n}"},
+    "SitsQuotaLedgerFlaps": {"sits_ledger_outages_total": "0+1x{n}"},
     "SitsQuotaLedgerLate": {"sits_ledger_expired_total": "0+1x{n}"},
-    "SitsAdapterLoadsFail": {'sits_adapter_loads_failed_total{engine="a"}': "0+1x{n}"},
+    "SitsAdapterLoadsFail": {'sits_adapter_loads_failed_total{engine="a"}': "_x{half} 1x{half}"},
+    "SitsAdapterWithdrawn": {
+        'sits_adapter_withdrawn_total{engine="a",adapter="l",reason="lost"}': "_x{half} 1x{half}"
+    },
+    "SitsAdapterAnswersForBase": {'sits_adapter_base_mixed_total{engine="a"}': "_x{half} 1x{half}"},
+    "SitsProfilesNotPushed": {'sits_profiles_pushed_total{result="dropped"}': "0x{half} 1x{half}"},
+    "SitsSpansLost": {'sits_otlp_spans_total{result="dropped"}': "0x{half} 512x{half}"},
+    "SitsSpansRefused": {
+        "sits_otlp_requests_refused_total": "0x{half} 1x{half}",
+        'sits_otlp_spans_total{result="refused"}': "0x{n}",
+    },
+    "SitsBoardFull": {'sits_board_streams_total{result="refused"}': "0x{half} 1x{half}"},
 }
 """What makes each alert that is no promise fire, in steps of the evaluation."""
 
@@ -84,7 +97,7 @@ def _story(fleet: Fleet, step_s: int, series: Series, firing: list[tuple[int, st
 
 def _labelled(name: str, job: str) -> str:
     metric, _, labels = name.partition("{")
-    return f'{metric}{{job="{job}",instance="i"' + (f",{labels}" if labels else "}")
+    return f'{metric}{{job={quoted(job)},instance="i"' + (f",{labels}" if labels else "}")
 
 
 def _traffic(steps: int) -> dict[str, str]:

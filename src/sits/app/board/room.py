@@ -98,6 +98,10 @@ class BoardRoom(Room):
         """Other objectives, other engines: nothing that was found holds."""
         self._answers.clear()
 
+    def vitals(self) -> dict[str, dict[str, float]]:
+        """Its streams, those that were refused too."""
+        return self._streams.vitals()
+
     async def close(self) -> None:
         """End the streams, let go of the store."""
         self._streams.end()
@@ -211,6 +215,7 @@ class BoardRoom(Room):
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")  # a stream nobody reads would keep its place
         if self._streams.full:
+            self._streams.refused += 1
             return refusal(
                 CapacityError(
                     "too many browsers look already",

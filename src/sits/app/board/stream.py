@@ -123,7 +123,7 @@ class Streams:
 
     def __init__(self) -> None:
         self.clients: set[Client] = set()
-        self.dropped = 0
+        self.opened = self.refused = self.dropped = 0
 
     @property
     def full(self) -> bool:
@@ -139,7 +139,16 @@ class Streams:
         """Room for one more, taken at once; whoever asks looks first whether they are `full`."""
         client = Client()
         self.clients.add(client)
+        self.opened += 1
         return client
+
+    def vitals(self) -> dict[str, dict[str, float]]:
+        """Streams there are, and by what became of them, as the metrics page has it."""
+        how = {"opened": self.opened, "refused": self.refused, "dropped": self.dropped}
+        return {
+            "sits_board_streams": {"": len(self.clients)},
+            "sits_board_streams_total": {f'result="{name}"': count for name, count in how.items()},
+        }
 
     async def serve(self, client: Client, feeds: list[Feed], send: "Send") -> None:
         """One stream, until it ends."""

@@ -37,8 +37,6 @@ from sits.telemetry.store import DuckStore
 from sits.telemetry.writer import StoreWriter
 
 WRITE_S = 2.0
-TELL_S = 2.0
-"""How often the keeper is told what is counted here, for `/metrics` of the gateway."""
 
 
 class OtlpRoom(Room):
@@ -59,7 +57,6 @@ class OtlpRoom(Room):
         self.exporter: Exporter | None = None
         self._writer: StoreWriter | None = None
         self._store: DuckStore | None = None
-        self._telling: asyncio.Task[None] | None = None
 
     def routes(self) -> Sequence[BaseRoute]:
         """The receiver's paths, and the counts."""
@@ -96,7 +93,6 @@ class OtlpRoom(Room):
             except ConfigError as error:
                 self.grpc = None
                 self.house.say(f"otlp: {error}")
-        self._telling = asyncio.create_task(self._tell())
         if self._otlp.export is not None:
             try:
                 self.exporter = self._exporting(self._otlp.export)
@@ -125,11 +121,6 @@ class OtlpRoom(Room):
             self.house.say(
                 "otlp: telemetry.otlp has changed, and is taken when the gateway is started the next time"
             )
-
-    async def _tell(self) -> None:
-        while True:
-            self.house.tell(self.vitals())
-            await asyncio.sleep(TELL_S)
 
     def vitals(self) -> dict[str, dict[str, float]]:
         """What is counted here, as the metrics page has it."""
@@ -175,8 +166,6 @@ class OtlpRoom(Room):
 
     async def close(self) -> None:
         """Send and write what is left."""
-        if self._telling is not None:
-            self._telling.cancel()
         if self.grpc is not None:
             await self.grpc.stop()
         if self._writer is not None:

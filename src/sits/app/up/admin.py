@@ -33,11 +33,15 @@ from sits.app.up.rooms import House, Room, rooms_of
 from sits.app.up.serving import Served
 from sits.core.errors import SitsError
 from sits.core.ports import World
+from sits.gateway.metrics import added
 from sits.gateway.shared import Shared
 from sits.telemetry.logs import Log
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
+
+TELL_S = 2.0
+"""How often the keeper, who has the metrics page, is told what the rooms count."""
 
 CLOSE_S = 3.0
 """How long rooms may take to close, all together; then the process ends without them."""
@@ -83,8 +87,10 @@ class Admin:
         server = Served(self._application(), lambda: supervisor.send("ready"))
         serving = asyncio.create_task(server.serve(list(self.post.listeners)))
         stopped = asyncio.create_task(stop.wait())
+        telling = asyncio.create_task(self._tell())
         await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
+        telling.cancel()
         server.should_exit = True
         await self._close(serving)
 
@@ -110,6 +116,11 @@ class Admin:
         for one in late:
             one.cancel()
         self._door.close()
+
+    async def _tell(self) -> None:
+        while True:
+            self._house.tell(added(room.vitals() for room in self._rooms))
+            await asyncio.sleep(TELL_S)
 
     def _adopt(self, packed: bytes) -> None:
         """Another configuration; what of it cannot be taken stays as it was."""

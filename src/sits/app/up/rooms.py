@@ -101,6 +101,10 @@ class Room:
     def adopt(self, new: Generation) -> Any:
         """Another configuration is in use; the house has it already."""
 
+    def vitals(self) -> dict[str, dict[str, float]]:
+        """What it counts, as the metrics page of the whole gateway has it; asked again and again."""
+        return {}
+
     async def close(self) -> None:
         """Let go, within a few seconds; streams end now."""
 
