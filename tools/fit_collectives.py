@@ -79,7 +79,7 @@ def main(data: Path) -> None:
     lines = []
     for gpu, (nccl, custom) in TABLES.items():
         kinds = {
-            "nccl": (nccl + "__nccl_perf", lambda r: r["op_name"] == "all_reduce" and r["nccl_dtype"] == "half", 2),
+            "nccl": (nccl + "__nccl_perf", lambda r: r["op_name"] == "all_reduce" and r["nccl_dtype"] == "half", 3),
             "custom graph": (custom + "__custom_allreduce_perf", lambda r: r["backend"] == "vllm_graph" and r["message_size"] * 2 <= CUSTOM_TO, 3),
             "custom eager": (custom + "__custom_allreduce_perf", lambda r: r["backend"] == "vllm_eager" and r["message_size"] * 2 <= CUSTOM_TO, 1),
         }  # fmt: skip

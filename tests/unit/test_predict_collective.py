@@ -119,7 +119,8 @@ def test_figures_are_of_the_hardware():
         at = measured_ns(one, one.to_bytes)
         assert measured_ns(one, one.from_bytes) > 3_000.0
         if one.kernel == "nccl":
-            assert one.mape <= 0.0505
+            assert one.mape <= 0.0325
+            assert len(one.segments) == 3
             assert 180 < gigabytes(bus_bandwidth(one.ranks, one.to_bytes, at)) < 480
     peaks = {"A100": 222, "H100": 445, "H200": 460}
     for gpu, peak in peaks.items():
@@ -148,8 +149,21 @@ def test_measured_times_never_fall_with_size(figures, one, two):
     assert measured_ns(figures, small) <= measured_ns(figures, large)
 
 
+def left_out(known, count):
+    """Mean |error| of each size by segments fitted to the others."""
+    errors = []
+    for place in range(1, len(known) - 1):
+        size, us = known[place]
+        rest = known[:place] + known[place + 1 :]
+        found, _ = fit_segments(*zip(*rest, strict=True), count)
+        one = next(segment for segment in found if size <= segment.to_bytes)
+        errors.append(abs((one.alpha_us + one.us_per_byte * size) / us - 1))
+    return sum(errors) / len(errors)
+
+
 @pytest.mark.parametrize("table", ["a100_sxm__nccl2.27.3", "h100_sxm__nccl2.29.2", "h200_sxm__nccl2.29.2"])
-def test_two_segments_are_within_5_percent_of_the_published_tables_and_one_is_not(table):
+def test_a_third_segment_is_no_ornament(table):
+    """Three segments are nearer than two, and nearer to sizes that were left out of the fit: the data show a third protocol."""
     path = DATA / "aic_kernel_profiles" / f"{table}__nccl_perf.parquet"
     if not path.is_file():
         pytest.skip(f"{path.name} is published elsewhere and not part of the project")
@@ -161,10 +175,12 @@ def test_two_segments_are_within_5_percent_of_the_published_tables_and_one_is_no
             if row["op_name"] == "all_reduce" and row["nccl_dtype"] == "half" and row["num_gpus"] == ranks
         )
         one, two = (fit_segments(*zip(*known, strict=True), count) for count in (1, 2))
-        assert two[1] <= 0.0505 < one[1]
+        three = fit_segments(*zip(*known, strict=True), 3)
+        assert three[1] <= 0.03 < two[1] <= 0.0505 < one[1]
+        assert ranks < 8 or left_out(known, 3) < left_out(known, 2)
         shipped = find_measured(table[:4], ranks)
         errors = [abs(measured_ns(shipped, size) / 1e3 / us - 1) for size, us in known]
-        assert sum(errors) / len(errors) <= 0.055
+        assert sum(errors) / len(errors) <= 0.0325
 
 
 def test_fits_refuse_what_is_no_table():

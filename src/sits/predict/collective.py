@@ -8,8 +8,9 @@ With n ranks, S bytes, start-up alpha and bandwidth B of a link (alpha-beta mode
 
     bus bandwidth = S / t * 2 (n - 1) / n          what a link carries; comparable over n, unlike S / t
 
-NCCL changes algorithm and protocol with S, so what was measured is one line of alpha + S / B below a size and another above it
-(`collective_figures`, two segments; `collective_fit`): 3 to 5 % mean error over 512 B .. 512 MiB, where one line has 9 to 18 %.
+NCCL changes algorithm and protocol with S, so what was measured is a line of alpha + S / B for small sizes and others above
+(`collective_figures`, three segments, as NCCL has three protocols; `collective_fit`): 2 to 3 % mean error over 512 B .. 512 MiB, where two lines
+have 3 to 5 % and one line 9 to 18 %.
 vLLM's own all-reduce within a CUDA graph is a row of its own: 4 to 7 us at the smallest sizes, where the same kernel launched
 eagerly takes 19 to 50.  `two nodes` is 16 A100 of two nodes: 65 us at the smallest sizes and 10 times the time in one node at 64 MiB, several
 times what two levels over assumed links give.  Measure your own network before you believe an assumed one.
