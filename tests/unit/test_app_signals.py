@@ -14,6 +14,7 @@ from sits.app.signals.shown import link_lines, table, value_text
 from sits.app.signals.told import told_by
 from sits.core.engine_names import FAMILIES, SIGNALS, TITLES, names_of
 from sits.core.errors import CallerError
+from sits.gateway.metrics import page
 from sits.telemetry.gpu.dcgm import FIELDS
 from sits.telemetry.gpu.report import UNITS
 from sits.telemetry.host.machine import UNITS as MACHINE
@@ -297,3 +298,9 @@ def test_a_server_whose_answer_never_ends_is_left():
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def test_a_gateways_own_page_is_told_and_where_the_right_one_is():
+    with pytest.raises(CallerError, match="metrics page of a SITS gateway") as told:
+        told_by(page({"sits_workers": {"": 1}}).decode())
+    assert "`url` in the fleet.yaml" in told.value.hint

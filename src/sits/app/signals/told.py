@@ -49,6 +49,12 @@ def told_by(text: str, model: str = "") -> dict[str, Any]:
             f"this is a metrics page that cannot be read: {error.message}", field=error.field, hint=error.hint
         ) from None
     names = page.names
+    if any(name.startswith("sits_") for name in names):
+        raise CallerError(
+            "this is the metrics page of a SITS gateway, not of an engine",
+            field="source",
+            hint="name an engine's own page: its `url` in the fleet.yaml, and /metrics; `sitsctl top` shows the gateway's",
+        )
     if family := detect(names):
         return _engine(page, family, model)
     if is_exporter(names):
