@@ -368,3 +368,17 @@ def test_help_loads_nothing_heavy():
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stderr == "[]\n"
+
+
+def test_who_gives_a_fleets_file_to_a_command_that_reads_a_store_is_told_where_that_is(run, tmp_path):
+    text = "name: f\ngateway: {store: my store}\nengines: [{kind: openai, name: a, url: 'http://h:1', models: [m]}]\n"
+    (tmp_path / "f.yaml").write_text(text)
+    for command in (["why"], ["trace", "abcd"], ["replay"]):
+        code, out, err = run(*command, "f.yaml")
+        assert (code, out) == (2, "")
+        assert err.endswith(
+            f"It reads a store, not a fleet's file: sitsctl {command[0]} --store 'my store'\n"
+        )
+    for given in ("nowhere.yaml", "f.yaml\x1b[31m", "."):
+        assert run("why", given)[2].endswith("sitsctl why --store DIRECTORY\n")
+    assert "It reads" not in run("reload", "f.yaml", "more")[2]

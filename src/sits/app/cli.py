@@ -40,6 +40,7 @@ from sits.app.signals.commands import gpu, signals
 from sits.app.storing.commands import store
 from sits.app.top.commands import top
 from sits.app.trace.commands import logs, trace
+from sits.app.whose_store import show
 
 OK, MISSED, USAGE, FAILED, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
 
@@ -347,13 +348,12 @@ def run_command(command: Callable[[], Any]) -> int:
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
-        error.show()
-        return error.exit_code
+        return show(error)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return INTERRUPTED
     except SystemExit as stop:
-        # click leaves this way in two cases: shell completion (0), and a reader like `| head` that has gone (1).
+        # click leaves this way for shell completion (0), and for a reader like `| head` that has gone (1)
         return BROKEN_PIPE if stop.code else OK
     except BrokenPipeError:
         # The reader went while the last lines were flushed; Python would complain once more on closing stdout.
