@@ -206,7 +206,10 @@ def opened(path, runs):
     from chromium_driven import driven  # noqa: PLC0415  (of the tests)
 
     took = {"first": [], "again": []}
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory, driven(Path(directory)) as chromium:
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory,
+        driven(Path(directory)) as chromium,
+    ):
         for _ in range(runs):
             began = time.perf_counter()
             board = subprocess.Popen(

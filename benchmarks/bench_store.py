@@ -180,7 +180,8 @@ def ours(path: Path, requests: int, times: int) -> dict[str, dict[str, float]]:
                 for i in range(times)
             ]
             warm = min(best(1, partial(store.scan, query, **other)) for other in others)
-        del store  # its maps of index files would keep their pages in memory when the next question drops them
+        # its maps of index files would keep their pages in memory when the next question drops them
+        del store
         found[name] = {"cold_s": cold, "warm_s": warm}
         say(f"  {name}: {found[name]}")
     return found
