@@ -40,6 +40,7 @@ from sits.app.signals.commands import gpu, signals
 from sits.app.storing.commands import store
 from sits.app.top.commands import top
 from sits.app.trace.commands import logs, trace
+from sits.app.up.files import raise_file_limit
 from sits.app.whose_store import show
 
 OK, MISSED, USAGE, FAILED, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
@@ -337,6 +338,7 @@ def version(as_json: bool) -> int:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The console script: run the command of `argv` and exit with its code."""
+    raise_file_limit()  # a month of a store is 720 indexes, each an open file
     sys.exit(run_command(lambda: cli.main(args=argv, prog_name="sitsctl", standalone_mode=False)))
 
 
@@ -386,14 +388,6 @@ def _told(error: Exception) -> int:
 
 def _cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _say(text: str) -> None:
-    click.echo(text, err=True)
-
-
-def _silent(_text: str) -> None:
-    """The line that is not printed."""
 
 
 if __name__ == "__main__":

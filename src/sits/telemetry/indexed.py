@@ -11,6 +11,7 @@ Deliberately absent: approximation.
 """
 
 import math
+import resource
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +25,9 @@ from sits.telemetry.stage_queries import LEVELS, MORE, SLOW_LEVEL, SPANS, WHOLE
 from sits.telemetry.unindexed import Ask, Rows, read
 
 MS = 1e6
+
+FILES_SHARE = 2
+"""A mapped index keeps a file open: they may be one in so many of those a process can have."""
 
 
 class Window(NamedTuple):
@@ -50,15 +54,22 @@ class Window(NamedTuple):
 
 
 class Indexes:
-    """Indexes that are open, by part; one that cannot be read is as none."""
+    """Indexes that are open, by part; one that cannot be read is as none, and so are those for which a process has no files left."""
 
     def __init__(self) -> None:
-        self._open: dict[Path, Index | None] = {}
+        self._open: dict[Path, Index] = {}
 
     def of(self, parts: Sequence[Path]) -> dict[Path, Index]:
-        """The index of each part that has one."""
-        self._open = {part: self._open[part] if self._open.get(part) else _opened(part) for part in parts}
-        return {part: index for part, index in self._open.items() if index is not None}
+        """The index of each part that has one, the newest first to be opened."""
+        kept = {part: self._open[part] for part in parts if part in self._open}
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        for part in reversed(parts):
+            if files != resource.RLIM_INFINITY and len(kept) >= files // FILES_SHARE:
+                break
+            if part not in kept and (index := _opened(part)) is not None:
+                kept[part] = index
+        self._open = kept
+        return {part: kept[part] for part in parts if part in kept}
 
 
 def _opened(part: Path) -> Index | None:

@@ -66,12 +66,12 @@ def index_of(part: Path) -> Path:
 
 
 def is_index(path: Path) -> bool:
-    """Whether there is an index of today's form."""
+    """Whether there is an index of today's form, and all of it."""
     try:
-        with path.open("rb") as file:
-            return file.read(len(_MAGIC)) == _MAGIC
-    except OSError:
+        Index(path)
+    except (OSError, ValueError):
         return False
+    return True
 
 
 def made(db: Any, part: Path) -> bytes:
@@ -188,17 +188,31 @@ class Index:
 
     Raises:
         OSError: there is none.
-        ValueError: it is something else.
+        ValueError: it is something else, or was cut off.
 
     """
 
     def __init__(self, path: Path) -> None:
         self._data = data = np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)
-        if data[:8].tobytes() != _MAGIC:
+        if data[:8].tobytes() != _MAGIC or len(data) < 16:
             raise ValueError(f"{path} is no index")
         (size,) = struct.unpack("<Q", data[8:16].tobytes())
-        self.head = msgspec.json.decode(data[16 : 16 + size].tobytes(), type=Head)
         self._base = 16 + size
+        try:
+            self.head = msgspec.json.decode(data[16 : min(self._base, len(data))].tobytes(), type=Head)
+        except msgspec.DecodeError as error:
+            raise ValueError(f"{path} has no head: {error}") from None
+        if len(data) < self._base + self._length():
+            raise ValueError(f"{path} was cut off")
+
+    def _length(self) -> int:
+        """Bytes behind the head: the slowest rows are the last of them."""
+        tables = [
+            (at, 8 * n * (1 + METRICS[metric]))
+            for metric, slow in self.head.slowest.items()
+            for at, n in slow
+        ]
+        return max((at + size for at, size in tables), default=0)
 
     def groups(self, wanted: Sequence[str | None]) -> list[int]:
         """Groups of this run, model and engine (None: any)."""

@@ -153,7 +153,7 @@ class Lookup:
 
     Raises:
         OSError: there is none.
-        ValueError: it is something else.
+        ValueError: it is something else, or was cut off.
 
     """
 
@@ -164,10 +164,21 @@ class Lookup:
             if data[:8] != _MAGIC or len(data) < 16:
                 raise ValueError(f"{path} is no lookup")
             (size,) = struct.unpack("<Q", data[8:16])
-            end = self._base = 16 + size
+            end, there = 16 + size, os.fstat(file.fileno()).st_size
+            self._base = end
+            if there < end:
+                raise ValueError(f"{path} was cut off")
             if len(data) < end:
                 data += file.read(end - len(data))
-            self.head = msgspec.json.decode(data[16:end], type=Head)
+            try:
+                self.head = msgspec.json.decode(data[16:end], type=Head)
+            except msgspec.DecodeError as error:
+                raise ValueError(f"{path} has no head: {error}") from None
+            last = max(
+                (entries + n * _ENTRIES // BLOCK for _, entries, n in self.head.columns.values()), default=0
+            )
+            if there < end + last:
+                raise ValueError(f"{path} was cut off")
             end += min((entries for _, entries, _ in self.head.columns.values()), default=0)
             data += file.read(max(end - len(data), 0))
         self._fences = {
@@ -180,8 +191,11 @@ class Lookup:
 
         Raises:
             OSError: the file is gone.
+            ValueError: it does not know the column, or was cut off since.
 
         """
+        if column not in self._fences:
+            raise ValueError(f"{self._path} knows no {column}")
         found: set[int] = set()
         with self._path.open("rb") as file:
             for first, last in ranges:
@@ -208,6 +222,15 @@ class Lookup:
         return found
 
 
+def is_lookup(path: Path) -> bool:
+    """Whether there is a lookup, and all of it."""
+    try:
+        Lookup(path)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
 class Lookups:
     """Lookups that are open, by part; one that cannot be read is as none."""
 
@@ -225,5 +248,5 @@ class Lookups:
 def _opened(part: Path) -> Lookup | None:
     try:
         return Lookup(lookup_of(part))
-    except (OSError, ValueError, msgspec.DecodeError, struct.error):
+    except (OSError, ValueError):
         return None

@@ -1,7 +1,7 @@
 """What is done with an hour of a store once it is over: one file of each writer, an index beside it, and nothing left over.
 
 Any process may do it, also while gateways write (they are in another hour by then) and while others read: a merged file is complete when
-it appears, contains the flushes of the narrow ones by its name, and those go `grace_ns` later.  Two at once do the same twice.
+it appears, contains the flushes of the narrow ones by its name, and those go `grace_ns` later.  Of two at once the first to be done is the one whose file stays.
 
 Rules: an hour is over `SETTLED_NS` after its end.  What cannot be read is left as it is and said.
 
@@ -25,7 +25,7 @@ from sits.telemetry import indexes, lookups
 from sits.telemetry.duck import WRITTEN, connect, failure, quoted
 from sits.telemetry.durable import sync
 from sits.telemetry.indexes import WORTH, index_of, is_index
-from sits.telemetry.lookups import KEYS, lookup_of
+from sits.telemetry.lookups import KEYS, is_lookup, lookup_of
 from sits.telemetry.parts import (
     FLUSH_ROWS,
     TEMPORARY,
@@ -99,7 +99,7 @@ def _merge(db: Any, hour: Path, parts: list[Part], share: float) -> int:
     name = part_name(parts[0].writer, parts[0].first, parts[-1].last)
     temporary = hour / f"{TEMPORARY}{os.getpid()}-{name}"
     db.execute(f"COPY ({select}) TO {quoted(str(temporary))} ({WRITTEN}{told})")
-    _appear(temporary, hour / name)
+    _appear_first(temporary, hour / name)
     return len(parts)
 
 
@@ -127,7 +127,7 @@ def _index(db: Any, table: str, part: Part, worth: int) -> bool:
     wanted: list[tuple[Path, int, Callable[[], bytes]]] = []
     if table == "requests" and not is_index(index_of(part.path)):
         wanted.append((index_of(part.path), worth, lambda: indexes.made(db, part.path)))
-    if table in KEYS and not lookup_of(part.path).exists():
+    if table in KEYS and not is_lookup(lookup_of(part.path)):
         wanted.append(
             (lookup_of(part.path), min(worth, lookups.WORTH), lambda: lookups.made(db, part.path, table))
         )
@@ -143,11 +143,25 @@ def _index(db: Any, table: str, part: Part, worth: int) -> bool:
 
 
 def _appear(temporary: Path, path: Path) -> None:
-    """Let a complete file appear under its name, durable."""
-    for what in (temporary, path.parent):
-        sync(what)
-        if what == temporary:
+    """Let a complete file appear under its name, durable, in the place of one that had it."""
+    sync(temporary)
+    temporary.rename(path)
+    sync(path.parent)
+
+
+def _appear_first(temporary: Path, path: Path) -> None:
+    """The same, unless one has the name: what it holds may be known by row already, and what is known by row never changes."""
+    sync(temporary)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return
+    except OSError:  # a file system without links
+        if not path.exists():
             temporary.rename(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync(path.parent)
 
 
 def _sweep(hour: Path, before_ns: int) -> None:
