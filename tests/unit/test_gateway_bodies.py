@@ -98,13 +98,15 @@ class Client:
 
 @live
 async def test_who_has_no_key_is_told_before_his_body_is_read():
+    traced = post(CHAT | {"pad": "x" * (300 * KB)}, traceparent=f"00-{'ab' * 16}-{'cd' * 8}-01")
     async with House(keys=("sk-1",)) as house, Client(house) as client:
-        await client.send(LARGE[: 20 * KB])
+        await client.send(traced[: 20 * KB])
         assert (await client.answer())[:2] == (401, "missing_api_key")
         assert await client.reader.read() == b""
         assert house.server.bodies.held == 0
         rows = await house.settled()
         assert [(row["outcome"], row["detail"]) for row in rows] == [("refused", "missing_api_key")]
+        assert [(row["trace_id"], row["parent_id"]) for row in rows] == [("ab" * 16, "cd" * 8)]
         await client.send(b"x" * 100)  # taken and dropped, so that the answer was not lost to a reset
     assert not house.up.hits
 

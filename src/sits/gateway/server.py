@@ -202,17 +202,19 @@ class Server:
                 problem = error
                 error.__traceback__ = error.__cause__ = error.__context__ = None  # their frames hold this one
             except Exception as error:  # noqa: BLE001  (before the pipeline's fence: the request would be lost without an answer)
-                self.loop.call_exception_handler(
-                    {"message": f"bug while reading request {request_id}", "exception": error}
-                )
+                what = f"bug while reading request {request_id}"
+                self.loop.call_exception_handler({"message": what, "exception": error})
                 problem = BugError("internal error", code="bug")
-        if request is None:
+        if request is None:  # its trace is told all the same
+            _, trace_id, parent_id = continued(incoming.headers.get(b"traceparent", b""), request_id)
             request = Request(
                 id=request_id,
                 model="",
                 endpoint=path.decode(),
                 stream=False,
                 arrival_ns=incoming.recv_ns,
+                trace_id=trace_id,
+                parent_id=parent_id,
                 body=incoming.body,
             )
         at, how = timeline.at, timeline.how
