@@ -4,7 +4,7 @@ import itertools
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sits.engine.answer import StreamReader
@@ -57,6 +57,7 @@ def data_by_the_standard(event):
     return b"\n".join(said) if said else None
 
 
+@example(b"data\r\n\r\n\n", 6)
 @given(BYTES, st.integers(0, 60))
 def test_an_event_ends_at_its_first_empty_line(text, start):
     start = min(start, len(text))

@@ -76,8 +76,8 @@ def _last_end(data: bytes | bytearray, start: int) -> int:
 def event_end(block: bytes, start: int) -> int:
     """Where the event that begins at `start` ends, its empty line included."""
     line = block.find(b"\n", start)
-    if line > start and block[line + 1 : line + 2] == b"\n":  # one line, as nearly all have
-        return line + 2
+    if line > start and block[line + 1 : line + 2] == b"\n" and block[line - 1 : line] != b"\r":
+        return line + 2  # one line and the empty one, as nearly all have
     found = _EMPTY_LINE.search(block, start)
     return found.end() if found else len(block)
 
