@@ -88,8 +88,12 @@ def test_a_gateway_that_serves_is_sampled_always_and_when_asked_and_its_profiles
     mine = [sample for one in kept if one.process == "worker-0" for sample in one.samples]
     assert any(sample.labels.trace for sample in mine)
     assert {"http", "gateway"} <= {sample.labels.layer for sample in mine}
-    for one in kept:  # samples and what is elsewhere are not more than a core had
-        assert one.ns + one.elsewhere_ns <= 1.2 * one.duration_ns + one.period_ns
+    # Samples and what is elsewhere are not more than a core had; over all windows, for a tick that waits for a long call in C is noted
+    # in the window after the one in which the call began.
+    for key in {(one.process, one.period_ns) for one in kept}:
+        its = [one for one in kept if (one.process, one.period_ns) == key]
+        used_ns = sum(one.ns + one.elsewhere_ns for one in its)
+        assert used_ns <= 1.2 * sum(one.duration_ns for one in its) + key[1]
 
     names = {query["name"][0] for query, _ in pushed}
     assert {"sampled{env=test,process=worker-0}", "sampled{env=test,process=keeper}"} <= names
