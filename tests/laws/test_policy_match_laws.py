@@ -3,11 +3,13 @@
 import itertools
 import re
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sits.core.caller import Caller, Claims
 from sits.core.fleet import Fleet, OpenAIEngine
+from sits.core.fleet_inject import Injection
 from sits.core.fleet_routes import (
     ClaimMatch,
     HeaderMatch,
@@ -19,6 +21,7 @@ from sits.core.fleet_routes import (
 )
 from sits.policy import match as room
 from sits.policy.criteria import NO_ROUTE
+from sits.policy.inject import Injector
 from sits.policy.match import Matcher
 from sits.policy.shadow import shadowed, warnings
 
@@ -214,6 +217,48 @@ def test_a_route_without_criteria_hides_what_is_below_it():
     assert list(shadowed(rules[1:])) == [(0, 1)]
     (line,) = warnings(fleet_of(rules))
     assert "routes[2] 'late' never gets a request" in line
+
+
+HEADER_ONE = HeaderMatch(name="x-one", exact="a")
+PAIRS = {
+    "nothing is asked": (RouteMatch(), RouteMatch(model="a"), True),
+    "twice the same": (RouteMatch(tenant="a"), RouteMatch(tenant="a"), True),
+    "one criterion more": (RouteMatch(model="a"), RouteMatch(model="a", headers=(HEADER_ONE,)), True),
+    "one criterion fewer": (RouteMatch(model="a", headers=(HEADER_ONE,)), RouteMatch(model="a"), False),
+    "nothing is asked below": (RouteMatch(model="a"), RouteMatch(), False),
+    "another value": (RouteMatch(model="a"), RouteMatch(model="b"), False),
+    "another fact": (RouteMatch(model="a"), RouteMatch(tenant="a"), False),
+    "both overlap": (RouteMatch(model="a", tenant="a"), RouteMatch(model="a", team="t1"), False),
+    "a prefix of it": (
+        RouteMatch(headers=(HeaderMatch(name="x-one", prefix="a"),)),
+        RouteMatch(headers=(HeaderMatch(name="x-one", exact="ab"),)),
+        True,
+    ),
+    "some of the values": (
+        RouteMatch(claims=(ClaimMatch(name="x-one", one_of=("a", "b")),)),
+        RouteMatch(claims=(ClaimMatch(name="x-one", one_of=("b", "c")),)),
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_an_injection_that_can_never_fire_is_told_and_no_other(pair):
+    early, late, told = PAIRS[pair]
+    both = (
+        Injection(name="early", match=early, share=0.01, delay=1),
+        Injection(name="late", match=late, abort=503),
+    )
+    fleet = fleet_of((), injections=both)
+    hidden = "injections[1] 'late' never fires: injections[0] 'early' takes all its requests first"
+    assert [line.startswith(hidden) for line in warnings(fleet)] == [True] * told
+    injector, fired = Injector(fleet), set()
+    for request in [*everyone(), *(aimed_at(late, one) for one in everyone())]:
+        caller = Caller(tenant=request["tenant"], team=request["team"], claims=Claims(request["claims"]))
+        headers = {name.encode(): value.encode() for name, value in request["headers"].items()}
+        asked_for = (request["model"], request["adapter"], request["endpoint"])
+        fired |= {injector.decide(caller, *asked_for, headers, draw).choice for draw in (0.0, 0.5)}
+    assert ("late" in fired) is not told
 
 
 def test_many_routes_on_patterns_alone_are_told():

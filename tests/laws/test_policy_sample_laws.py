@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from sits.core.errors import ConfigError
 from sits.core.units import MS, SECOND
 from sits.policy.sample import (
     ERROR,
@@ -78,6 +79,92 @@ def test_a_trace_that_a_small_share_keeps_every_larger_share_keeps(numbers, one,
 
 def test_what_is_no_trace_id_is_kept():
     assert (randomness(["r1", "f" * 32, "Zz" * 16]) == WHOLE - 1).all()
+
+
+TRACES = st.integers(0, 2**128 - 1).map(lambda number: f"{number:032x}")
+HEX = st.text("0123456789abcdef", max_size=64)
+ANYTHING = st.one_of(TRACES, TRACES.map(str.upper), HEX, st.text(max_size=40), TRACES.map(" ".join))
+
+
+@given(st.lists(ANYTHING, max_size=8), TRACES, st.integers(0, 32))
+def test_what_an_id_says_does_not_hang_on_its_neighbours(ids, trace, cut):
+    ids = [*ids, trace[:cut], trace[cut:], trace]  # two that are none, and together are one
+    assert randomness(ids).tolist() == [randomness([one]).tolist()[0] for one in ids]
+    assert randomness(ids)[-1] == int(trace, 16) % WHOLE
+    assert [one for one in ids if len(one) != 32 and randomness([one])[0] != WHOLE - 1] == []
+
+
+@pytest.mark.parametrize("share", [float("nan"), -1e-9, 1.0000001, 1.5, float("inf")], ids=str)
+def test_a_share_that_is_none_is_refused_by_name(share):
+    for made in (lambda: Keep(share=share), lambda: threshold(share)):
+        with pytest.raises(ConfigError) as told:
+            made()
+        assert (told.value.field, repr(share) in told.value.message) == ("share", True)
+        assert "0..1" in told.value.hint
+
+
+@given(st.floats(0, 1, exclude_min=True))
+@example(1e-9)
+@example(2.0**-57)
+@example(5e-324)
+@example(1.0)
+def test_no_share_is_silently_none_or_another(share):
+    kept = WHOLE - threshold(share)
+    assert kept >= 1
+    assert abs(kept - share * WHOLE) <= max(0.5, 1 - share * WHOLE)
+
+
+@pytest.mark.parametrize("share", [1e-9, 1e-6, 0.001, 0.1], ids=str)
+def test_of_each_kind_what_must_be_is_kept_and_the_rest_weighs_what_it_stands_for(share):
+    """Ids are drawn among the last of all, of which a tenth is kept: at a billionth, too, there is something to count."""
+    drawn_of = min(1.0, 10 * share)
+    rng = stream_generator(11, "sample")
+    sampler, estimate, offered, kept, seen = Sampler(Keep(share=share)), 0.0, 0, 0, 0
+    sampler.number("m")
+    for turn in range(20):
+        n = 2_000
+        random = (WHOLE - 1 - np.floor(rng.random(n) * drawn_of * WHOLE)).astype(np.uint64)
+        error, cancelled = rng.random(n) < 0.01, rng.random(n) < 0.01
+        ttft = np.where(rng.random(n) < 0.01, 5_000 * MS, 200 * MS)
+        ttft[cancelled] = -1
+        parts = {"ttft": ttft, "error": error, "cancelled": cancelled, "random": random}
+        found = sampler.decide(batch(n, rng, **parts), turn * SECOND)
+        must = error | cancelled | (ttft > OBJECTIVE)
+        assert found.rows[must].all()
+        assert (found.weight[must] == 1.0).all()
+        by_share = found.rows & (found.weight != 1.0)
+        assert by_share.sum() == found.reasons[SHARE]
+        if turn:
+            rest = n - sum(found.reasons[why] for why in (ERROR, SLOW, INCIDENT, PINNED))
+            kept, seen = kept + found.reasons[SHARE], seen + rest
+            estimate, offered = estimate + found.weight[by_share].sum() * drawn_of, offered + rest
+    p = share / drawn_of
+    assert kept
+    assert abs(kept - seen * p) <= 5 * np.sqrt(seen * p * (1 - p)) + 1e-9
+    assert abs(estimate - offered) <= 5 * np.sqrt(seen * (1 - p) / p) + 1e-6 * offered
+
+
+def test_a_share_of_one_keeps_all_and_each_for_itself():
+    found = Sampler(Keep(share=1.0)).decide(batch(5_000, stream_generator(1, "sample")), 0)
+    assert found.rows.all()
+    assert (found.weight == 1.0).all()
+
+
+@given(st.lists(TRACES, min_size=1, max_size=40), st.sampled_from([1e-9, 0.01, 0.5, 1.0]), st.integers(0, 40))
+def test_processes_that_share_nothing_keep_the_same_traces(traces, share, cut):
+    """Of two samplers what came before, and in which batches, differ: of the rest both keep the same."""
+    traces = [*traces, "f" * 32, "0" * 32]
+    rng = stream_generator(1, "sample")
+    one, other = (Sampler(Keep(share=share)) for _ in range(2))
+    other.decide(batch(3 * FEW, rng), 0)
+    one.decide(batch(2 * FEW, rng), 5 * SECOND)
+
+    def kept(sampler, some):
+        fast = np.full(len(some), 1 * MS)
+        return sampler.decide(batch(len(some), rng, ttft=fast, random=randomness(some)), SECOND).rows.tolist()
+
+    assert kept(one, traces) == kept(other, traces[:cut]) + kept(other, traces[cut:])
+    assert kept(one, traces) == [int(trace[-14:], 16) >= threshold(share) for trace in traces]
 
 
 @given(st.integers(1, 300), st.integers(0, 3))

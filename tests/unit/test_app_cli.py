@@ -292,6 +292,7 @@ def test_check_and_so_whoever_deploys_hears_of_faults_put_in_on_purpose(run, tmp
     code, _, err = run("check", "chaos.yaml")
     assert code == 0
     assert err.splitlines() == [
+        "chaos.yaml: warning: injections[1] 'dead' never fires: injections[0] 'slow' takes all its requests first, whatever its share; put the narrower one first",
         "chaos.yaml: warning: injections[0] 'slow' puts a fault into 12.5% of the matching requests, on purpose: a wait of 2.5 s",
         "chaos.yaml: warning: injections[1] 'dead' puts a fault into 100% of the matching requests, on purpose: a wait of 20 ms and then status 503",
     ]

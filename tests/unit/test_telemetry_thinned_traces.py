@@ -2,7 +2,7 @@
 
 import pytest
 
-from sits.policy.sample import WHOLE
+from sits.policy.sample import WHOLE, randomness, threshold
 from sits.telemetry.parts import HOUR_NS, current, parts_in
 from sits.telemetry.store import DuckStore
 from sits.telemetry.tables import TABLES, columns_of
@@ -98,6 +98,21 @@ def test_no_request_at_all_and_a_share_of_none(tmp_path):
         world.wall += 3 * HOUR_NS
         assert tend(tmp_path, world, share=0.0) == (3, 0, [])
         assert [len(opened.scan("trace_spans", trace_id=one)) for one in (GONE, ANYWAY, NONE)] == [0, 0, 1]
+
+
+@pytest.mark.parametrize("share", [1e-9, 0.1, 1 - 1e-9], ids=str)
+def test_the_last_span_that_stays_is_of_the_last_request_that_would(tmp_path, share):
+    start = threshold(share)
+    traces = [f"{random:032x}" for random in (start - 1, start, WHOLE - 1)]
+    world = SetWorld()
+    with DuckStore(tmp_path, world=world) as opened:
+        for trace in traces:
+            opened.append("spans", row("spans", trace_id=trace))
+            opened.flush()
+        world.wall += 3 * HOUR_NS
+        assert tend(tmp_path, world, share=share).troubles == []
+        assert [len(opened.scan("trace_spans", trace_id=one)) for one in traces] == [0, 1, 1]
+    assert (randomness(traces) >= start).tolist() == [False, True, True]
 
 
 def _dicts(answer):

@@ -22,7 +22,7 @@ DONE, USAGE = 0, 2
 def check(fleet: Path, as_json: bool) -> int:
     """Check FLEET (a fleet.yaml) and name every problem, one a line.  Exits with 2 when there is one.
 
-    Routes that never get a request, and windows that only cost time, are told as warnings.
+    Routes that never get a request, injections that never fire, and windows that only cost time, are told as warnings.
     """
     from sits.app import output  # noqa: PLC0415
     from sits.app.window_warnings import window_warnings  # noqa: PLC0415
@@ -70,12 +70,10 @@ def _kept(sampling: str) -> str:
     """Which rows, in words.
 
     >>> _kept("100%"), _kept("10%")
-    ('all requests', '10% of ordinary requests and of all that failed or were slow')
+    ('all requests', 'all that failed or were slow and 10% of the others')
     """
     return (
-        "all requests"
-        if sampling == "100%"
-        else f"{sampling} of ordinary requests and of all that failed or were slow"
+        "all requests" if sampling == "100%" else f"all that failed or were slow and {sampling} of the others"
     )
 
 

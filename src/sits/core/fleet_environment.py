@@ -113,7 +113,7 @@ def values(profile: Profile) -> dict[str, str]:
     >>> values(PROFILES["preprod"])["sampling"], values(PROFILES["preprod"])["traces_kept"]
     ('10%', '7d')
     """
-    share = f"{round(profile.sampling * 100, 6):g}%"
+    share = f"{profile.sampling * 100:.12g}%"
     times = {name: _time(getattr(profile, name)) for name in VALUES[1:]}
     return {"name": profile.name, "sampling": share, **times}
 

@@ -1,4 +1,7 @@
-"""What the section `injections` needs beyond the types of its fields: something to do, and criteria that can hold."""
+"""What the section `injections` needs beyond the types of its fields: something to do, and criteria that can hold.
+
+Deliberately absent: injections that another hides (those do no harm, so they are told as warnings: `policy.shadow`).
+"""
 
 from sits.core import fleet as tree
 from sits.core.fleet_routes import RouteRule

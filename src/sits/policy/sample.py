@@ -2,7 +2,7 @@
 
 ```
 error, slow, incident, pinned  ->  kept, weight 1          the rest  ->  kept when R >= T, weight 1/p
-R = last 56 bits of the trace id      T = round((1 - share) 2^56)      p = (2^56 - T) / 2^56
+R = last 56 bits of the trace id      T = 2^56 - round(share 2^56)      p = (2^56 - T) / 2^56
 ```
 Source: W3C Trace Context, level 2 (the last 7 bytes of a trace id are random), and OpenTelemetry's consistent probability sampling: every
 sampler that follows the rule keeps the traces of every other one with a smaller share.  A trace that is kept here is kept by the services
@@ -19,9 +19,11 @@ least), all are kept, the good ones too, for they are what the bad ones are comp
 **Pinned**: tenants, models, engines and traces the configuration names.
 
 Estimates stay unbiased: given all that came before, each row was kept with the known probability 1/weight (Horvitz and Thompson).  A share of
-0 keeps none of the rest, and then nothing stands for it.
+0 keeps none of the rest, and then nothing stands for it; any other keeps one trace in 2^56 at least, for a row that is never kept cannot be
+weighed either.
 
-Deliberately absent: the sampled flag of the caller.  Most SDKs set it on everything, and whose disk it is decides what is on it.
+Deliberately absent: the sampled flag of the caller (most SDKs set it on everything, and whose disk it is decides what is on it), and `ot=rv` of
+its `tracestate`: a row has its trace's id and no more, and who joins spans to rows later (`telemetry.thinned_traces`) must come to the same answer.
 """
 
 import re
@@ -32,11 +34,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from sits.core.errors import ConfigError
 from sits.core.units import SECOND
 from sits.policy.slowest import Bools, Longs, Slowest
 
 BITS: Final = 56
 WHOLE: Final = 1 << BITS
+DIGITS: Final = BITS // 4
+"""Hex digits of a trace id that are random, its last."""
+
 GROUPS: Final = 256
 """Models that are told apart; the others are one."""
 
@@ -49,7 +55,12 @@ ERROR, SLOW, INCIDENT, PINNED, SHARE = range(5)
 
 
 class Keep(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be kept: the share of the rest, the objective, what is pinned."""
+    """What is to be kept: the share of the rest (0..1), the objective (`metric` is `ttft` or `e2e`), what is pinned.
+
+    Raises:
+        ConfigError: the share is no number of 0..1.
+
+    """
 
     share: float = 1.0
     metric: str = "ttft"
@@ -58,6 +69,9 @@ class Keep(msgspec.Struct, frozen=True, kw_only=True):
     models: frozenset[str] = frozenset()
     engines: frozenset[str] = frozenset()
     traces: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        threshold(self.share)
 
     def pins(self, tenant: str, model: str, engine: str) -> bool:
         """Whether all of these is kept."""
@@ -95,25 +109,37 @@ class Kept(msgspec.Struct, frozen=True):
 def threshold(share: float) -> int:
     """Traces whose last 56 bits are this or more are kept.
 
-    >>> threshold(1.0), threshold(0.5) == 2**55, threshold(0.0) == 2**56
-    (0, True, True)
+    >>> threshold(1.0), threshold(0.5) == 2**55, threshold(1e-300) == 2**56 - 1, threshold(0.0) == 2**56
+    (0, True, True, True)
+
+    Raises:
+        ConfigError: the share is no number of 0..1.
+
     """
-    return round((1.0 - share) * WHOLE)
+    if not 0.0 <= share <= 1.0:
+        raise ConfigError(
+            f"{share!r} is no share", field="share", value=share, hint="a number of 0..1, 1 keeps everything"
+        )
+    return WHOLE - max(round(share * WHOLE), 1) if share else WHOLE
 
 
 def randomness(trace_ids: Sequence[str]) -> npt.NDArray[np.uint64]:
-    """Last 56 bits of trace ids of 32 hex digits.
+    """Last 56 bits of trace ids of 32 hex digits, lower case; all ones for what is none, so that any share above 0 keeps it.
 
     >>> randomness(["4bf92f3577b34da6a3ce929d0e0e4736"]).tolist() == [0xCE929D0E0E4736]
     True
     """
+    joined = "".join(trace_ids)
     try:
-        halves = np.frombuffer(bytes.fromhex("".join(trace_ids)), dtype=">u8").reshape(len(trace_ids), 2)
-    except ValueError:  # one of them is no trace id, and is kept
+        digits = bytes.fromhex(joined)
+    except ValueError:
+        digits = b""
+    if digits.hex() != joined or set(map(len, trace_ids)) - {32}:  # one of them is no trace id
         return np.array(
-            [int(one, 16) % WHOLE if _TRACE.fullmatch(one) else WHOLE - 1 for one in trace_ids],
+            [int(one[-DIGITS:], 16) if _TRACE.fullmatch(one) else WHOLE - 1 for one in trace_ids],
             dtype=np.uint64,
         )
+    halves = np.frombuffer(digits, dtype=">u8").reshape(len(trace_ids), 2)
     return halves[:, 1].astype(np.uint64) & np.uint64(WHOLE - 1)
 
 

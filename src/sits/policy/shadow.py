@@ -1,7 +1,10 @@
-"""Routes that never get a request, because one above them takes all they could take; and routes that cost.
+"""Routes and injections that never get a request, because one above them takes all they could take; and routes that cost.
 
 A route is shadowed when each criterion of an earlier one follows from its own: the same fact with the same value or a
 narrower set of values; a prefix or a pattern that the demanded value has; presence, from any demand on the header.
+
+Injections go by the same criteria and the same order, and one whose share leaves a request alone has taken it all the same: so a share hides as
+much as 100% does.
 
 Rules: what is told is certain.  Deliberately absent: routes shadowed only by several others together, and whether one
 pattern is contained in another (both would need a search, for a case that is rare).
@@ -19,7 +22,7 @@ PATTERNS_ALONE_MAX = 20
 
 
 def warnings(fleet: Fleet) -> list[str]:
-    """What is wrong with the order of the routes, one line each."""
+    """What is wrong with the order of the routes and of the injections, one line each."""
     found = [
         f"routes[{j}] {fleet.routes[j].name!r} never gets a request: routes[{i}] {fleet.routes[i].name!r} takes all of them first"
         for i, j in shadowed(fleet.routes)
@@ -30,6 +33,12 @@ def warnings(fleet: Fleet) -> list[str]:
             f"{len(alone)} routes ask for nothing but prefixes and patterns, and each request tries them in turn; "
             "give them a model, a tenant or an exact value"
         )
+    faults = fleet.injections
+    found += [
+        f"injections[{j}] {faults[j].name!r} never fires: injections[{i}] {faults[i].name!r} takes all its requests first, "
+        "whatever its share; put the narrower one first"
+        for i, j in shadowed(tuple(RouteRule(name=one.name, match=one.match) for one in faults))
+    ]
     return found
 
 

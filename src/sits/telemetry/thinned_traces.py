@@ -15,7 +15,7 @@ Deliberately absent: requests, whose rows are thinned before they are written (`
 from pathlib import Path
 from typing import Any
 
-from sits.policy.sample import threshold
+from sits.policy.sample import DIGITS, threshold
 from sits.telemetry.duck import empty_table, rows_from
 from sits.telemetry.parts import HOUR_NS, current, hour_end_ns, hour_of, parts_in
 
@@ -24,16 +24,13 @@ THINNED = frozenset({"spans", "sightings"})
 AFTER_NS = HOUR_NS
 """So much later than others these tables are merged: requests are written when they are over."""
 
-_DIGITS = 14
-"""Hex digits of a trace id that are random: its last 56 bits."""
-
 
 def kept(db: Any, hour: Path, share: float) -> str:
     """SQL that says whether a row of this hour stays; it refers to a temporary table that is made here of the traces that do."""
     db.execute(f"""CREATE OR REPLACE TEMP TABLE traces_kept AS
 SELECT DISTINCT coalesce(nullif(trace_id, ''), id) AS trace_id FROM ({_around(db, hour, "requests")})
 UNION SELECT trace_id FROM ({_around(db, hour, "spans")}) WHERE starts_with(status, 'ERROR')""")
-    random = f"TRY_CAST('0x' || right(trace_id, {_DIGITS}) AS UBIGINT)"
+    random = f"TRY_CAST('0x' || right(trace_id, {DIGITS}) AS UBIGINT)"
     return (
         f"NOT regexp_full_match(coalesce(trace_id, ''), '[0-9a-f]{{32}}') OR {random} >= {threshold(share)}"
         " OR trace_id IN (SELECT trace_id FROM traces_kept)"
