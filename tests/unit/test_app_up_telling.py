@@ -190,7 +190,7 @@ def test_an_attempt_that_was_made_good_elsewhere_is_told_and_is_what_a_breaker_o
     attempts = Attempts(clock, log)
     for i in range(BURST + 5):
         attempts(f"{i:032x}", "", "m", "e0", "engine_unreachable", "e1")
-    assert len(kept) == BURST
+    assert len(lines) == BURST
     telling.hear(kept)
     shared = Shared(1, 1)
     shared.row(0)[column(0, OPEN_NS)] = clock.now + SECOND
@@ -198,12 +198,46 @@ def test_an_attempt_that_was_made_good_elsewhere_is_told_and_is_what_a_breaker_o
     ((event, _, facts),) = said
     assert (event, facts["trace_id"], facts["detail"]) == (
         "breaker opened",
-        f"{BURST - 1:032x}",
+        f"{BURST + 4:032x}",
         "engine_unreachable",
     )
     clock.now += WINDOW_NS
     attempts.look()
     assert json.loads(lines[-1])["suppressed"] == 5
+
+
+@pytest.mark.parametrize("ends", ["the minute", "the worker"])
+def test_of_an_outage_a_log_gets_ten_lines_an_engine_and_code_and_the_store_each(told, ends):
+    _, clock, _ = told
+    clock.wall_ns = lambda: 0
+    lines, kept = [], []
+    log = Log(clock, lambda line: lines.append(json.loads(line)))
+    log.keep = kept.append
+    attempts = Attempts(clock, log)
+    kinds = [(engine, code) for engine in ("e0", "e1") for code in ("engine_unreachable", "engine_died")]
+    for i in range(1_000):
+        engine, code = kinds[i % 4]
+        attempts(f"{i:032x}", f"{i + 10_000:032x}", "m", engine, code, "e9")
+    assert len(lines) == 4 * BURST
+    if ends == "the minute":
+        attempts.look()
+        assert len(lines) == 4 * BURST
+        clock.now += WINDOW_NS
+        attempts.look()
+    else:
+        attempts.close()
+    summed = lines[4 * BURST :]
+    assert {line["kind"]: line["suppressed"] for line in summed} == {
+        f"attempt failed: {engine} {code}": 250 - BURST for engine, code in kinds
+    }
+    attempts.close()
+    assert len(lines) == 4 * BURST + 4, "told once"
+    told_of = [row for row in kept if row[5].startswith("attempt failed: ")]
+    assert [row[3] for row in told_of] == [f"{i + 10_000:032x}" for i in range(1_000)]
+    assert [row[1] for row in told_of] == ["warning"] * 4 * BURST + ["debug"] * (1_000 - 4 * BURST)
+    assert all(
+        "level" in json.loads(row[6]) and row[5].endswith(kinds[i % 4][1]) for i, row in enumerate(told_of)
+    )
 
 
 def test_what_engines_told_is_on_the_page_while_it_is_fresh():

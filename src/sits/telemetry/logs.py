@@ -119,11 +119,19 @@ class Log:
 
     def __call__(self, event: str, level: Level = "info", **facts: Any) -> None:
         """Say it."""
+        self._told(event, level, facts, aloud=True)
+
+    def quietly(self, event: str, level: Level = "debug", **facts: Any) -> None:
+        """The same for the store alone."""
+        if self.keep is not None:
+            self._told(event, level, facts, aloud=False)
+
+    def _told(self, event: str, level: Level, facts: Facts, *, aloud: bool) -> None:
         made: Facts = {"event": event, **facts}
         for step in self._steps:
             made = step(None, level, made)
         line = as_json(made)
-        if self._write is not None:
+        if aloud and self._write is not None:
             self._write(line if self._form == "json" else as_text(made))
         if self.keep is not None and not self._busy:
             self._busy = True  # who keeps lines may have something to say about that

@@ -127,6 +127,8 @@ class Worker:
             if watch is not None:
                 watch.cancel()
             self._profiler.close()
+            if self._attempts is not None:
+                self._attempts.close()
             await self._outbox.stop()
 
     def _gateway(self, new: Generation, before: Gateway | None) -> Gateway:
