@@ -1,9 +1,11 @@
 """`sitsctl top`: the fold over pages, the text, the live screen under textual's pilot, and all of it against a real gateway."""
 
 import asyncio
+import importlib.util
 import json
 import subprocess
 import threading
+from pathlib import Path
 
 import pytest
 from textual.widgets import DataTable, Input, Static
@@ -12,7 +14,7 @@ from app_processes import GatedEngine, serving, sitsctl
 from sits.app.top.frame import Past, Span
 from sits.app.top.screen import Detail, Top
 from sits.app.top.source import Source
-from sits.app.top.text import page, spark
+from sits.app.top.text import page, scope, spark
 from sits.core.units import SECOND
 from sits.telemetry.prometheus_text import parse
 
@@ -296,6 +298,25 @@ def test_an_answer_that_does_not_end_is_told(monkeypatch):
     asyncio.run(main())
 
 
+def test_the_picture_in_the_documents_is_of_this_board():
+    at = Path(__file__).parents[2] / "tools" / "top_picture.py"
+    spec = importlib.util.spec_from_file_location("top_picture", at)
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    drawn_now = tool.words(asyncio.run(tool.picture()))
+    assert tool.words(tool.OUT.read_text()) == drawn_now, "make it again: python tools/top_picture.py"
+    assert {"help", "DOWN", "engine *"} < set(drawn_now)
+
+
+@pytest.mark.parametrize(("judged", "few"), [(99, True), (100, False)])
+def test_a_single_board_says_how_much_it_judged(judged, few):
+    said = scope(after(metrics(0, engines=("a",)), metrics(judged, engines=("a",))))
+    assert f"judged by {judged} answers of 10 s between two looks" in said
+    assert ("too few to tell a P99" in said) is few
+    assert "--interval" in said
+    assert scope(after(metrics(0), None)) == scope(after(metrics(0))) == ""
+
+
 def test_a_real_gateway_on_the_board_and_after_it_has_gone(tmp_path):
     fleet = """\
 name: small
@@ -316,6 +337,7 @@ engines:
         ]
         done = subprocess.run([*command, "--once"], capture_output=True, text=True, check=False, timeout=60)
         assert "objective P99 end to end 30,000 ms" in done.stdout
+        assert "\njudged by 0 answers of " in done.stdout
         up.stop()
         done = subprocess.run(
             sitsctl("top", up.url, "--once"), capture_output=True, text=True, check=False, timeout=60

@@ -231,10 +231,9 @@ def why(since: int, store: Path, html: Path | None, as_json: bool) -> int:
 )
 @click.option(
     "--api-key-env",
-    default="OPENAI_API_KEY",
-    show_default=True,
+    default=None,
     metavar="NAME",
-    help="Environment variable that holds the key.",
+    help="Environment variable that holds the key, to be sent to any TARGET.  [default: OPENAI_API_KEY for a TARGET on this machine, else none]",
 )
 @click.option("--seed", type=Whole(min=0), default=0, show_default=True, help="Seed of the workload.")
 @click.option(
@@ -258,7 +257,7 @@ def investigate(
     duration: int,
     rate: float | None,
     metrics_url: str,
-    api_key_env: str,
+    api_key_env: str | None,
     seed: int,
     out: Path | None,
     store: Path | None,
@@ -271,6 +270,7 @@ def investigate(
     explained and what is not.  Exits with 1 when the objective was missed or is not proven met.
     """  # fmt: skip
     from sits.app import output  # noqa: PLC0415
+    from sits.app.key_sent import key_for  # noqa: PLC0415
     from sits.app.terminal import Progress  # noqa: PLC0415
     from sits.bench.investigate import investigate as look  # noqa: PLC0415
     from sits.world import RealWorld  # noqa: PLC0415
@@ -285,7 +285,7 @@ def investigate(
             target,
             world=world,
             model=model,
-            api_key=os.environ.get(api_key_env, ""),
+            api_key=key_for(target, api_key_env, "OPENAI_API_KEY"),
             metrics_url=metrics_url,
             duration_ns=duration,
             loaded_rate=rate or 0.0,

@@ -177,9 +177,7 @@ def fetch(url: str, *, api_key: str = "", timeout_s: float = 10.0) -> str:
             data = _body(answer, url, timeout_s)
     except urllib.error.HTTPError as error:
         if error.code in {401, 403}:
-            raise AuthError(
-                f"{url} answers {error.code}", field="api_key", hint="give the API key"
-            ) from error
+            raise AuthError(f"{url} answers {error.code}", field="api_key", hint=_refused(api_key)) from error
         raise EngineError(f"{url} answers {error.code}", field="url", hint=_hint(error.code)) from error
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
@@ -210,6 +208,14 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 def _key_for(url: str, base: str, api_key: str) -> str:
     """The key, for pages of the target itself only."""
     return api_key if urlsplit(url)[:2] == urlsplit(base)[:2] else ""
+
+
+def _refused(api_key: str) -> str:
+    return (
+        "it does not take the key that was sent"
+        if api_key
+        else "no key was sent; give the API key, on the command line with --api-key-env NAME"
+    )
 
 
 def _base(target_url: str) -> str:

@@ -24,13 +24,13 @@ from sits.app.otlp.receiving_grpc import GrpcReceiver
 from sits.app.otlp.receiving_http import HttpReceiver, admitted
 from sits.app.otlp.sending import sender_of
 from sits.app.otlp.target import target_of
-from sits.app.up.door import is_loopback
 from sits.app.up.generation import Generation
 from sits.app.up.rooms import House, Room
 from sits.core import otel_names as names
 from sits.core.decode import tag_of
 from sits.core.errors import ConfigError
 from sits.core.fleet_otlp import Export
+from sits.core.loopback import is_loopback
 from sits.telemetry.otlp.inbox import Inbox
 from sits.telemetry.otlp.protobuf import messages
 from sits.telemetry.store import DuckStore

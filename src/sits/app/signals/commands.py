@@ -3,7 +3,6 @@
 Exit codes: 0 read; 2 it is nothing that can be read; 3 nothing answers there, or there is no GPU.
 """
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,23 +21,24 @@ _json = click.option(
 @click.option("--model", default="", help="Only this model, where a page has several.")
 @click.option(
     "--api-key-env",
-    default="",
+    default=None,
     metavar="NAME",
     help="Environment variable that holds the key of a page behind one.",
 )
 @_json
-def signals(source: str, model: str, api_key_env: str, as_json: bool) -> int:
+def signals(source: str, model: str, api_key_env: str | None, as_json: bool) -> int:
     """Read SOURCE and print its signals with units, and what it lacks.
 
     SOURCE is a URL (an engine, its metrics page, its /slots, a dcgm-exporter), a file, or - for standard input: a metrics page, or what
     nvidia-smi, dcgmi, lspci, dmesg, NCCL or lstopo wrote.
     """  # fmt: skip
+    from sits.app.key_sent import key_for  # noqa: PLC0415
     from sits.app.signals.shown import engine_lines, gpu_lines, table, value_text  # noqa: PLC0415
     from sits.app.signals.told import told_by  # noqa: PLC0415
     from sits.core.plain_text import plain  # noqa: PLC0415
 
     said = {"source": source} | (
-        _from_url(source, model, os.environ.get(api_key_env, "") if api_key_env else "")
+        _from_url(source, model, key_for(source, api_key_env, ""))
         if source.startswith(("http://", "https://"))
         else told_by(_from_file(source), model)
     )

@@ -1,8 +1,8 @@
 """`sitsctl top`: the command.
 
 Rules: TARGET is a fleet file (then the objective is named, and the address looked up) or a
-gateway's address.  `--once` and `--json` look twice, one interval apart, because rates need two looks; they exit with 1 when the objective is
-missed or the gateway does not answer.
+gateway's address.  `--once` and `--json` look twice, one interval apart, because rates need two looks: what they judge is that interval, and they
+say so; they exit with 1 when the objective is missed or the gateway does not answer.
 
 Deliberately absent: everything else.
 """
@@ -17,35 +17,52 @@ import click
 from sits.app.quantities import DURATION
 
 DEFAULT = "http://127.0.0.1:8080"
+KEY = "SITS_API_KEY"
 
 
 @click.command(short_help="A live board of a gateway in the terminal.")
 @click.argument("target", required=False)
-@click.option("--interval", type=DURATION, default="1s", show_default=True, help="How often to look.")
+@click.option(
+    "--interval",
+    type=DURATION,
+    default="1s",
+    show_default=True,
+    help="How often to look; with --once or --json: how much of the traffic is judged.",
+)
 @click.option(
     "--window", type=DURATION, default="60s", show_default=True, help="What rates and percentiles are over."
 )
 @click.option(
     "--api-key-env",
-    default="SITS_API_KEY",
-    show_default=True,
+    default=None,
     metavar="NAME",
-    help="Environment variable that holds a key, where the page needs one (gateway.metrics: admin).",
+    help="Environment variable that holds a key, where the page needs one (gateway.metrics: admin), to be sent to any TARGET.  "
+    "[default: SITS_API_KEY for a TARGET that is a fleet.yaml or on this machine, else none]",
 )
-@click.option("--once", is_flag=True, help="Print one board as text, and end.")
-@click.option("--json", "as_json", is_flag=True, help="Print one board as JSON, and nothing else, on stdout.")
-def top(target: str | None, interval: int, window: int, api_key_env: str, once: bool, as_json: bool) -> int:
+@click.option(
+    "--once", is_flag=True, help="Look twice, one --interval apart, print one board as text, and end."
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as JSON, and nothing else, on stdout.")
+def top(
+    target: str | None, interval: int, window: int, api_key_env: str | None, once: bool, as_json: bool
+) -> int:
     """Watch a gateway: objective and burn, rates, P50, P95 and P99 of TTFT by engine, what is in flight, breakers, KV use.
 
     TARGET is a fleet.yaml or an address like http://127.0.0.1:8080 (the default).  Keys: q quit, p pause, s sort, / filter, enter an engine.
+
+    --once and --json, and a pipe, judge the traffic of one --interval (a second unless told) and exit with 1 when the objective was missed in it, or
+    nothing answers: in CI give them an interval in which some hundreds of requests are answered.
     """
     from sits.app import output  # noqa: PLC0415
+    from sits.app.key_sent import key_for  # noqa: PLC0415
     from sits.app.top.source import Source  # noqa: PLC0415
-    from sits.app.top.text import page  # noqa: PLC0415
+    from sits.app.top.text import page, scope  # noqa: PLC0415
     from sits.world import RealWorld  # noqa: PLC0415
 
-    url, objective = _target(target or DEFAULT)
-    source = Source(url, RealWorld(), window, os.environ.get(api_key_env, ""))
+    asked = target or DEFAULT
+    url, objective = _target(asked)
+    key = key_for(url, api_key_env, KEY, configured=Path(asked).is_file())
+    source = Source(url, RealWorld(), window, key)
     if not (once or as_json or not sys.stdout.isatty()):
         os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
         from sits.app.top.screen import Top  # noqa: PLC0415
@@ -59,7 +76,7 @@ def top(target: str | None, interval: int, window: int, api_key_env: str, once: 
     if as_json:
         output.print_json(frame)
     else:
-        click.echo(page(frame, objective), nl=False)
+        click.echo(page(frame, objective) + scope(frame), nl=False)
     return 1 if frame.state == "lost" or (frame.missed or 0.0) > 0.01 else 0
 
 

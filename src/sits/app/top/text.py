@@ -28,6 +28,8 @@ COLUMNS = (
     "wait",
 )
 DETAILS = 6
+FEW = 100
+"""Answers below which one late one is more than the hundredth that may be."""
 
 
 def page(frame: Frame, objective: str = "") -> str:
@@ -48,6 +50,15 @@ def page(frame: Frame, objective: str = "") -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
+def scope(frame: Frame) -> str:
+    """What a single board judges, as a line of its own; nothing where it judges nothing."""
+    if frame.state != "live":
+        return ""
+    few = "too few to tell a P99; " if frame.judged < FEW else ""
+    count = f"{frame.judged:,} answer{'' if frame.judged == 1 else 's'}"
+    return f"\njudged by {count} of {_short_time(frame.window_s)} between two looks; {few}--interval says how long\n"
+
+
 def title(frame: Frame) -> str:
     """Whose board it is, and how fresh."""
     parts = [frame.address]
@@ -58,7 +69,7 @@ def title(frame: Frame) -> str:
     elif frame.state == "waiting":
         parts.append("waiting for a second look")
     else:
-        parts.append(f"the last {frame.window_s:.0f} s")
+        parts.append(f"the last {_short_time(frame.window_s)}")
     parts += ["counters began anew"] * frame.restarted
     return "  ".join(parts)
 
@@ -150,6 +161,11 @@ def spark(values: Sequence[float], width: int) -> str:
         BARS[0] if value <= 0 or not most else BARS[min(7, int(value / most * 7.999))] for value in shown
     ]
     return "".join(marks).rjust(width)
+
+
+def _short_time(seconds: float) -> str:
+    """Whole seconds, but for the first ones."""
+    return f"{seconds:.1f} s" if seconds < 3 else f"{seconds:.0f} s"
 
 
 def _time(seconds: float) -> str:

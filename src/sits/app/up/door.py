@@ -17,7 +17,6 @@ Rules:
 Deliberately absent: roles within the pages; who may `admin` sees all of it.
 """
 
-import ipaddress
 from contextlib import suppress
 from functools import cache
 from html import escape
@@ -35,6 +34,7 @@ from sits.app.up.guessing import Guesses
 from sits.app.up.refusal import refusal, waiting
 from sits.core.access_names import tenants_of
 from sits.core.errors import AccessError, AuthError, SitsError
+from sits.core.loopback import is_loopback
 from sits.core.ports import World
 from sits.core.units import SECOND
 from sits.gateway.access import Access
@@ -58,15 +58,6 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine and nothing else."""
-    bare = host.strip("[]")
-    try:
-        return ipaddress.ip_address(bare).is_loopback
-    except ValueError:
-        return bare.lower().rstrip(".") == "localhost"
 
 
 class Door:
