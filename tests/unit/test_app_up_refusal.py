@@ -10,7 +10,7 @@ from sits.app.board.room import BoardRoom
 from sits.app.up.link import AwayError
 from sits.app.up.metrics_room import MetricsRoom
 from sits.app.up.refusal import refusal
-from sits.core.errors import AccessError, RateLimitError
+from sits.core.errors import AccessError, CapacityError, RateLimitError
 
 
 class NoKeeper:
@@ -19,7 +19,7 @@ class NoKeeper:
     store = None
 
     async def ask(self, what):
-        raise AwayError("the keeper is away", code="keeper_silent", hint="look again", retry_after_s=1.2)
+        raise AwayError("the keeper is away", code="keeper_silent", hint="look again")
 
 
 def test_message_type_code_and_hint_are_told_and_when_to_come_again():
@@ -30,6 +30,13 @@ def test_message_type_code_and_hint_are_told_and_when_to_come_again():
     )
     assert "retry-after" not in plain.headers
     assert refusal(RateLimitError("full", retry_after_s=1.2)).headers["retry-after"] == "2"
+
+
+@pytest.mark.parametrize(("wait_s", "told"), [(None, "5"), (0.0, "5"), (0.2, "1"), (7.0, "7")])
+def test_whoever_hears_that_we_cannot_now_hears_when_to_come_again(wait_s, told):
+    assert refusal(CapacityError("busy", retry_after_s=wait_s)).headers["retry-after"] == told
+    away = AwayError("gone") if wait_s is None else AwayError("gone", retry_after_s=wait_s)
+    assert away.retry_after_s == (2.0 if wait_s is None else wait_s), "the gateway's port tells it, too"
 
 
 @pytest.mark.parametrize(

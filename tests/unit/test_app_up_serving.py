@@ -13,6 +13,7 @@ from starlette.routing import Route
 from sits.app.up import serving
 from sits.app.up.serving import BODY_S, HEAD_BYTES, HEAD_S, STALL_S, Served, Waits
 
+GIVE_UP_S = 60.0
 ASK = b"GET /plain HTTP/1.1\r\nhost: here\r\n\r\n"
 
 
@@ -56,9 +57,10 @@ async def connected(port, sent=b""):
 
 
 async def until(true):
-    """Let the loop go on until something is so."""
-    while not true():  # noqa: ASYNC110  (the loop is what is waited for)
-        await asyncio.sleep(0)
+    """Let the loop go on until something is so; what is not so in `GIVE_UP_S`, however busy the machine is, never will be."""
+    async with asyncio.timeout(GIVE_UP_S):
+        while not true():  # noqa: ASYNC110  (the loop is what is waited for)
+            await asyncio.sleep(0)
 
 
 def those(server):
@@ -147,6 +149,7 @@ def test_silent_ones_make_room_and_busy_ones_do_not(monkeypatch):
             refused, _ = await connected(port)
             head, _, body = (await closed(refused)).partition(b"\r\n\r\n")
             assert (head[9:12], json.loads(body)["error"]["code"]) == (b"503", "too_many_connections")
+            assert b"\r\nretry-after: 5" in head
             for _, one in busy:
                 one.write(b"123456789")
             assert await busy[0][0].readuntil(b"9")

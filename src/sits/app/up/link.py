@@ -33,6 +33,9 @@ BACKLOG_BYTES = 8 * 2**20
 ROUNDS = 64
 """Frames read in one go, before the loop's other business has its turn."""
 
+AWAY_S = 2.0
+"""When to ask again: a process that died is there by then."""
+
 FIRST, LAST = 1, 2
 ANSWER, ERROR = "=", "!"
 
@@ -44,6 +47,9 @@ class AwayError(CapacityError):
     """The other process does not take or answer messages; it is being started again."""
 
     kind = "internal_error"
+
+    def __init__(self, message: str, *, retry_after_s: float = AWAY_S, **more: Any) -> None:
+        super().__init__(message, retry_after_s=retry_after_s, **more)
 
 
 def pair() -> tuple[socket.socket, socket.socket]:

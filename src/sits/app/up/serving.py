@@ -26,6 +26,8 @@ import msgspec
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from sits.app.up.refusal import AGAIN_S, UNAVAILABLE
+
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
@@ -75,7 +77,7 @@ class Waits(H11Protocol):
         self.since_s = self.loop.time()
         super().connection_made(transport)
         if len(self.connections) > CONNECTIONS_MAX and not self._make_room():
-            self._last_words(503, FULL)
+            self._last_words(UNAVAILABLE, FULL)
 
     def pause_writing(self) -> None:
         """It does not read as fast as we tell."""
@@ -128,8 +130,9 @@ class Waits(H11Protocol):
     def _last_words(self, status: int, body: bytes) -> None:
         """Say why, if nothing was said yet, and close."""
         if not self.cycle:
-            head = f"HTTP/1.1 {status} -\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-            self.transport.write(head.encode() + body)
+            head = f"HTTP/1.1 {status} -\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n"
+            again = f"retry-after: {AGAIN_S:.0f}\r\n" if status == UNAVAILABLE else ""
+            self.transport.write(f"{head}{again}\r\n".encode() + body)
         self.transport.close()
 
 
