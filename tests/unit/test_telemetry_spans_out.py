@@ -253,11 +253,11 @@ os._exit(0)
     ]
     assert done.stdout.splitlines() == [
         *trouble,
-        "parent 0 0 1 [500] False True",
+        "parent 0 0 1 ['answers 500'] False True",
         "child 0 0 0 [] False True",
         *trouble,
-        "child 0 0 1 [500] False True",
-        "parent 0 0 1 [500] False True",
+        "child 0 0 1 ['answers 500'] False True",
+        "parent 0 0 1 ['answers 500'] False True",
     ]
 
 

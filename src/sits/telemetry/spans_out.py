@@ -44,6 +44,8 @@ CAPACITY, BATCH = 4096, 512
 INSTANCE = "service.instance.id"
 PERIOD_S, TIMEOUT_S, WAIT_MAX_S, LAST_S = 1.0, 5.0, 30.0, 3.0
 
+UNREACHED, UNWRITABLE, REJECTED = "cannot be sent to", "unwritable", "rejected"
+"""Kinds of trouble, beside `answers STATUS`: nobody answers, or there is no thread; spans that are no JSON; a batch that was taken in part."""
 
 Post = Callable[[str, bytes, Mapping[str, str], float], "Answer"]
 
@@ -118,7 +120,7 @@ class SpansOut:
     def _anew(self) -> None:
         self.sent = self.dropped = self.failed = 0
         self._pid = os.getpid()
-        self._told: set[int] = set()
+        self._told: set[str] = set()
         self._lost_told = 0
         self._away = False
         self._queue: deque[Span] = deque()
@@ -179,7 +181,7 @@ class SpansOut:
                 self._thread = None
                 self.failed += len(self._queue)
                 self._queue.clear()
-                self._tell(0, str(error))
+                self._tell(UNREACHED, str(error))
                 return
         atexit.register(self.close)
         own = sys.modules.get("multiprocessing.util")  # its processes end without `atexit`
@@ -212,7 +214,7 @@ class SpansOut:
             body = encoded(self.resource, batch, self._scope)
         except Exception as error:  # noqa: BLE001  # somebody's attributes: they lose their spans, and hear it
             self.failed += len(batch)
-            self._tell(-1, f"spans cannot be written as JSON: {error}")
+            self._tell(UNWRITABLE, f"spans cannot be written as JSON: {error}")
             return
         from sits.telemetry.posting import LATER, post  # noqa: PLC0415  # 10 ms that a process which sends nothing need not pay
 
@@ -223,7 +225,7 @@ class SpansOut:
             if 200 <= answer.status < 300:
                 self._arrived(len(batch), answer.text)
                 return
-            self._tell(answer.status, answer.text)
+            self._tell(f"answers {answer.status}" if answer.status else UNREACHED, answer.text)
             if not self._away:
                 break
             with self._turn:
@@ -243,7 +245,7 @@ class SpansOut:
         self.sent += count - rejected
         self.failed += rejected
         if rejected:
-            self._tell(-2, f"the receiver rejected {rejected} of {count} spans: {why}")
+            self._tell(REJECTED, f"the receiver rejected {rejected} of {count} spans: {why}")
         else:
             self._told.clear()
         self._tell_lost(2 * self._lost_told)
@@ -261,12 +263,13 @@ class SpansOut:
                 failed,
             )
 
-    def _tell(self, status: int, text: str) -> None:
-        if status not in self._told:
-            self._told.add(status)
+    def _tell(self, kind: str, text: str) -> None:
+        """Say what went wrong, once of each kind."""
+        if kind not in self._told:
+            self._told.add(kind)
             from sits.telemetry.secrets import text_without_secrets  # noqa: PLC0415  # only trouble needs it
 
-            said = f" answers {status}" if status > 0 else " cannot be sent to" if not status else ""
+            said = "" if kind in (UNWRITABLE, REJECTED) else f" {kind}"
             where = plain(text_without_secrets(self.endpoint))
             logging.getLogger("sits").warning("spans: %s%s: %s", where, said, plain(text)[:300])
 

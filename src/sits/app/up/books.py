@@ -59,14 +59,12 @@ class Books:
         self._see = see
         self._metrics = Metrics()
         self._conventional = Conventional()
-        self._judge(fleet)
         self._sketches = sketches = Sketches(world)
         figures = {"minutes": Taken(sketches.minutes), "outcomes_minutes": Taken(sketches.outcomes)}
         self._store = DuckStore(path, world=world)
         self.writer = StoreWriter(self._store, {**self._arrivals, **figures}, period_s=WRITE_S)
-        self._retain(fleet)
         self._tending = Tending(path, world)
-        self._tending.share = thinning.sampler.keep.share
+        self.adopt(fleet)
         self.writer.start()
 
     def adopt(self, fleet: Fleet) -> None:
