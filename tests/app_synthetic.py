@@ -34,6 +34,7 @@ from sits.core.report import (
     Band,
     Bar,
     Cell,
+    Group,
     HeatMap,
     LatencySummary,
     Matrix,
@@ -432,6 +433,10 @@ def why_report() -> Report:
         changes=(),
         spectrum=None,
         repetitions=1,
+        who=(
+            Group("engine", "v0", 248, 930, 22, 3, 25, 1344.8, 111.2, {"model": "tiny"}),
+            Group("tenant", "acme", 40, 930, 18, 0, 25, 1412.0, None),
+        ),
     )
 
 

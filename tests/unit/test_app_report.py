@@ -341,3 +341,18 @@ def test_a_matrix_with_a_missing_cell_keeps_its_columns():
     view = matrix(msgspec.structs.replace(report.matrix, cells=report.matrix.cells[1:]))
     assert view.bands[0].cells[0] is None
     assert {len(band.cells) for band in view.bands} == {4}
+
+
+def test_who_is_slow_stands_in_the_terminal_and_on_the_page_and_nowhere_when_nobody_does():
+    report = why_report()
+    text = summary_text(report)
+    words = " ".join(text.split())
+    assert (
+        "25 of 25, with 27 % of the traffic engine v0 (the same requests as model tiny): P99 1,345 ms, of the others 111 ms"
+        in words
+    )
+    assert "Who is slow  25 of 930 requests took more than 1,200 ms or went wrong" in text
+    page = Page(render_html(report))
+    assert {"who"} <= {value for _, key, value in page.attributes if key == "id"}
+    nobody = msgspec.structs.replace(report, who=())
+    assert "Who is slow" not in summary_text(nobody) + render_html(nobody)

@@ -26,11 +26,15 @@ WHOLE = SEEN[:FIRST_TOKEN] + "0" + SEEN[FIRST_TOKEN + 1 :]
 def ask(tmp_path):
     """Report on `n` completed requests, of which the last `plain` were not streamed."""
 
-    def made(n, plain=0, metric="ttft", p99=1200 * MS, told=()):
+    def made(n, plain=0, metric="ttft", p99=1200 * MS, told=(), slow_engine=""):
         world = RealWorld()
         requests, _, _ = make(Knobs(n=n))
         requests["run_id"] = np.array(["t-1-abc"] * n, dtype=object)
         requests["wall_ns"] = np.full(n, world.wall_ns())
+        if slow_engine:  # every fourth request
+            requests["engine"][::4] = slow_engine
+            for name in NAMES[FIRST_TOKEN:]:
+                requests[name][::4] += 60 * SECOND
         if plain:
             requests["first_token"][-plain:] = 0
             requests["exactness"][-plain:] = WHOLE
@@ -174,3 +178,16 @@ def test_a_store_of_failures_alone_names_them_and_where_to_look(tmp_path):
         store.flush()
     with pytest.raises(UnknownError, match=r"4 failed, 1 refused.*sitsctl logs timeouts"):
         why(tmp_path / "store", 900 * SECOND, world)
+
+
+def test_an_engine_that_is_slow_is_named(ask):
+    (one,) = ask(400, p99=30 * SECOND, slow_engine="e1").who
+    assert (one.kind, one.name, one.n, one.of_n) == ("engine", "e1", 100, 400)
+    assert (one.slow, one.wrong, one.of_bad) == (100, 0, 100)
+    assert one.p99_ms > 60_000
+    assert one.others_p99_ms < 30_000
+
+
+def test_nobody_is_slow_by_the_objective_of_another_metric(ask):
+    report = ask(400, plain=400, p99=30 * SECOND, slow_engine="e1")
+    assert (report.objective_metric, report.who) == ("e2e", ())

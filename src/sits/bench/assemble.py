@@ -16,12 +16,13 @@ from sits.core.breakpoints import API_RECV, FIRST_TOKEN, LAST_TOKEN, NAMES
 from sits.core.errors import CallerError
 from sits.core.finding import Finding
 from sits.core.fleet import Fleet
-from sits.core.report import HeatMap, LatencySummary, Matrix, Note, StageShare, Waterfall
+from sits.core.report import Group, HeatMap, LatencySummary, Matrix, Note, StageShare, Waterfall
 from sits.core.units import SECOND
 from sits.diagnose.attribute import matrix
 from sits.diagnose.causes import find_causes
 from sits.diagnose.columns import runs_of
 from sits.diagnose.decompose import latency_summary, slow_and_normal, stage_shares
+from sits.diagnose.groups import groups
 from sits.diagnose.resample import Blocks, interval, quantile
 from sits.diagnose.spectrum import heat_map
 from sits.telemetry.tables import Columns
@@ -58,6 +59,7 @@ class Anatomy(msgspec.Struct, frozen=True):
     """What the tables of one configuration say about its tail."""
 
     stages: tuple[StageShare, ...]
+    who: tuple[Group, ...]
     waterfalls: tuple[Waterfall, ...]
     matrix: Matrix
     spectrum: HeatMap
@@ -116,8 +118,10 @@ def _stacked(tables: list[Columns]) -> Columns:
     return {name: np.concatenate([table[name] for table in full]) for name in full[0]} if full else {}
 
 
-def anatomy(tables: Tables, fleet: Fleet | None, metric: str, rng: np.random.Generator) -> Anatomy:
-    """Decompose, attribute and explain one configuration's tail.
+def anatomy(
+    tables: Tables, fleet: Fleet | None, metric: str, objective_ms: float, rng: np.random.Generator
+) -> Anatomy:
+    """Decompose, attribute and explain one configuration's tail; what is slower than the objective is bad.
 
     Raises:
         CallerError: fewer than two requests have this latency.
@@ -125,6 +129,7 @@ def anatomy(tables: Tables, fleet: Fleet | None, metric: str, rng: np.random.Gen
     """
     return Anatomy(
         stage_shares(tables.requests, metric, rng),
+        groups(tables.requests, metric, objective_ms),
         slow_and_normal(tables.requests, metric),
         matrix(tables.requests, tables.steps, metric, rng),
         heat_map(tables.requests, metric),

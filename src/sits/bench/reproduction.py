@@ -120,7 +120,7 @@ def report_of(
     changed = lay_out([_tables(outcome) for outcome in found[PROPOSED]])
     before = _side("before", variant(scenario, ()), tables, _tables(found[AS_IS][0]), was, rng)
     after = _side("after", best, changed, _tables(found[PROPOSED][0]), now, rng)
-    parts = anatomy(tables, scenario.fleet, objective.metric, rng)
+    parts = anatomy(tables, scenario.fleet, objective.metric, objective.p99 / MS, rng)
     burst = _burstiness(plan)
     return Report(
         kind="reproduce",
@@ -146,6 +146,7 @@ def report_of(
         left_out=tuple(fix.id for fix in scenario.fixes if fix.id not in kept),
         verified=_verified(plan, before.account, after.account, now, objective.p99 / MS),
         stages=parts.stages,
+        who=parts.who,
         waterfalls=parts.waterfalls,
         matrix=parts.matrix,
         spectrum=parts.spectrum,

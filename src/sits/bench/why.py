@@ -12,6 +12,7 @@ Where only a share of the rows was kept, each counts as often as it stands for.
 Deliberately absent: proposals that were not tried.  A live store has no second run; `reproduce` has.
 """
 
+import math
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def why(store: Path, since_ns: int, world: World) -> Report:
     streamed = len(decompose(tables.requests, "ttft").rows)
     metric = promised if streamed >= LEAST_COMPLETED else "e2e"
     rng = stream_generator(0, "why")
-    parts = anatomy(tables, fleet, metric, rng)
+    parts = anatomy(tables, fleet, metric, objective_ms if metric == promised else math.inf, rng)
     latency = latency_summary(tables.requests, metric, rng)
     side = Side(
         "measured",
@@ -83,6 +84,7 @@ def why(store: Path, since_ns: int, world: World) -> Report:
         before=side,
         verified=verified,
         stages=parts.stages,
+        who=parts.who,
         waterfalls=parts.waterfalls,
         matrix=parts.matrix,
         spectrum=parts.spectrum,

@@ -144,6 +144,31 @@ class HeatMap(msgspec.Struct, frozen=True):
     rest: tuple[tuple[float, ...], ...]
 
 
+class Group(msgspec.Struct, frozen=True):
+    """A name that has more of the bad requests than its share of the traffic explains.
+
+    `n` of all `of_n` requests were its own, and `slow` + `wrong` of all `of_bad` bad ones: slower than the objective, or gone wrong.  P99s
+    are of the objective's metric, in ms, its own and that of the others; None where nothing was timed.  `same`: names of other kinds
+    (kind -> name) that are the very same requests.
+    """
+
+    kind: str
+    name: str
+    n: int
+    of_n: int
+    slow: int
+    wrong: int
+    of_bad: int
+    p99_ms: float | None
+    others_p99_ms: float | None
+    same: dict[str, str] = {}
+
+    @property
+    def bad(self) -> int:
+        """Its bad requests."""
+        return self.slow + self.wrong
+
+
 class Side(msgspec.Struct, frozen=True):
     """One configuration and how it fared: the `before` or the `after` of a report."""
 
@@ -185,6 +210,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     saved: Interval | None = None
     verified: bool | None = None
     stages: tuple[StageShare, ...] = ()
+    who: tuple[Group, ...] = ()
     waterfalls: tuple[Waterfall, ...] = ()
     matrix: Matrix | None = None
     spectrum: HeatMap | None = None

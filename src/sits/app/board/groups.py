@@ -4,9 +4,8 @@
 minutes by (model, engine, arm) + rows since ──> Tally of each name ──> share of all, P99, slow, went wrong, share of the bad
 newest rows ─────────────────────────────────> the same by tenant, for minutes do not know tenants
 ```
-A request is bad when it took longer than the objective, or went wrong as `policy.outcome` says.  A name stands out when it has `K` of all `B` bad
-requests though only the share p of all requests was its own, and (K - B p) / sqrt(B p (1 - p)) is above `DEVIATES`: were the bad ones dealt out at
-random, that happens once in 30,000 times, and here some hundred names are looked at.
+A request is bad when it took longer than the objective, or went wrong as `policy.outcome` says.  Which name stands out is decided as in the reports
+(`diagnose.groups`).
 
 Rules: with a tenant chosen all is counted from its newest `ROWS_MAX` rows, each by its weight.  A name that no request reached (refused before an
 engine was chosen) is empty.  Of each kind the `LISTED` worst are told, and how many more there are.
@@ -14,7 +13,6 @@ engine was chosen) is empty.  Of each kind the `LISTED` worst are told, and how 
 Deliberately absent: why it is slow (the stages say that, with the name chosen).
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +24,7 @@ from sits.app.board.requests import since_for
 from sits.app.board.window import Look, Only
 from sits.core.fleet import Fleet
 from sits.core.units import MS
+from sits.diagnose.groups import DEVIATES, deviations
 from sits.policy.outcome import is_error
 from sits.telemetry.histograms import BUCKETS, buckets_of, quantiles_ns, share_above, summed
 from sits.telemetry.store import DuckStore
@@ -36,8 +35,6 @@ TENANT_TIMES = 6
 """Among how many times as many requests those of one tenant are looked for."""
 
 LISTED = 12
-DEVIATES = 4.0
-BAD_MIN = 10.0
 
 Columns = Mapping[str, np.ndarray]
 
@@ -183,14 +180,8 @@ def _standing_out(told: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
     """The name with most deviates above what its share of the traffic explains; None where there is none."""
     best, most = None, DEVIATES
     for kind, some in told.items():
-        if some["bad"] < BAD_MIN or len(some["names"]) < 2:
-            continue
         for one in some["names"]:
-            share = one["share"]
-            if not 0.0 < share < 1.0 or not one["name"]:
-                continue
-            spread = math.sqrt(some["bad"] * share * (1.0 - share))
-            off = (one["bad"] - some["bad"] * share) / spread
-            if off > most:
+            off = deviations(one["bad"], some["bad"], one["share"])
+            if one["name"] and off > most:
                 best, most = {"kind": kind, **one}, off
     return best

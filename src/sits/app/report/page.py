@@ -20,6 +20,7 @@ from sits.app.report.takeaways import capital
 from sits.app.report.timeline import timeline
 from sits.app.report.verdict import METRICS, verdict
 from sits.app.report.waterfall import pairs
+from sits.app.report.who import takeaway, who
 from sits.app.topology import topology_svg
 from sits.core.finding import Finding
 from sits.core.report import Report, Side
@@ -31,6 +32,7 @@ OBSERVATIONS = 3
 """Of a finding, shown before one unfolds the rest; a rest of one is shown too."""
 STORY = (
     ("Where the time goes", "tail", "tail"),
+    ("Who is slow", "who", "who"),
     ("Which fix matters", "fixes", "ablation"),
     ("Which requests are slow", "lengths", "spectrum"),
 )
@@ -72,6 +74,7 @@ def _context(report: Report) -> dict[str, Any]:
         "verdict": verdict(report),
         "pairs": [(pair, takeaways.request(pair.requests, report)) for pair in pairs(report)],
         "tail": tail(report),
+        "who": who(report),
         "matrix": matrix(report.matrix),
         "spectrum": spectrum(report.spectrum),
         "findings": [
@@ -119,6 +122,7 @@ def _says(report: Report, ranked: list[Finding]) -> dict[str, str]:
     """The line over each section."""
     return {
         "tail": takeaways.tail(report),
+        "who": takeaway(report),
         "matrix": takeaways.matrix(report.matrix),
         "spectrum": takeaways.spectrum(report.spectrum),
         "findings": takeaways.findings(ranked),

@@ -14,6 +14,7 @@ from sits.app.report.data import check_finite
 from sits.app.report.page import ranked_findings
 from sits.app.report.tail import FOLDED_SHARE, columns
 from sits.app.report.verdict import METRICS, account, verdict
+from sits.app.report.who import bad_of, who
 from sits.core.finding import Finding, Interval
 from sits.core.report import Report
 
@@ -36,6 +37,7 @@ def summary_text(report: Report, *, colour: bool = False, width: int = 100) -> s
         _causes(report, paint, width),
         _fixes(report, paint, width),
         _tail(report, paint),
+        _who(report, paint, width),
         _accounts(report, paint),
     ]
     text = "\n".join("\n".join(block) + "\n" for block in blocks if block)
@@ -161,6 +163,22 @@ def _tail(report: Report, paint: _Paint) -> list[str]:
         (f"  {printable(stages.words(one.stage)):<{name}}", numbers.signed(one.excess.value, 1), _range(one.excess), printable(one.layer))
         for one in ranked
     )  # fmt: skip
+    return lines
+
+
+def _who(report: Report, paint: _Paint, width: int) -> list[str]:
+    rows = who(report)
+    if not rows:
+        return []
+    bad, share = (max(len(getattr(row, of)) for row in rows) for of in ("bad", "share"))
+    lines = [paint("bold", "Who is slow") + paint("dim", printable(f"  {bad_of(report)}"))]
+    for row in rows:
+        figures = f"  {row.bad:>{bad}}, with {row.share:>{share}} of the traffic  "
+        first, *more = wrap(
+            printable(f"{row.words}: P99 {row.p99}, of the others {row.others}"),
+            max(20, width - len(figures)),
+        )
+        lines += [printable(figures) + first, *(" " * len(figures) + line for line in more)]
     return lines
 
 
