@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from diagnose_tables import Knobs, make
+from sits.app.report import summary_text
 from sits.app.report.verdict import state
 from sits.bench.why import why
 from sits.core.breakpoints import FIRST_TOKEN, NAMES, POINT_COUNT
@@ -26,11 +27,14 @@ WHOLE = SEEN[:FIRST_TOKEN] + "0" + SEEN[FIRST_TOKEN + 1 :]
 def ask(tmp_path):
     """Report on `n` completed requests, of which the last `plain` were not streamed."""
 
-    def made(n, plain=0, metric="ttft", p99=1200 * MS, told=(), slow_engine=""):
+    def made(n, plain=0, metric="ttft", p99=1200 * MS, told=(), slow_engine="", failed=0):
         world = RealWorld()
         requests, _, _ = make(Knobs(n=n))
         requests["run_id"] = np.array(["t-1-abc"] * n, dtype=object)
         requests["wall_ns"] = np.full(n, world.wall_ns())
+        if failed:
+            requests["outcome"][:failed] = "failed"
+            requests["status"][:failed] = 502
         if slow_engine:  # every fourth request
             requests["engine"][::4] = slow_engine
             for name in NAMES[FIRST_TOKEN:]:
@@ -191,3 +195,18 @@ def test_an_engine_that_is_slow_is_named(ask):
 def test_nobody_is_slow_by_the_objective_of_another_metric(ask):
     report = ask(400, plain=400, p99=30 * SECOND, slow_engine="e1")
     assert (report.objective_metric, report.who) == ("e2e", ())
+
+
+@pytest.mark.parametrize(("failed", "missed"), [(0, False), (1, False), (40, True)])
+def test_quick_answers_do_not_hide_those_that_went_wrong(ask, failed, missed):
+    report = ask(440, failed=failed)
+    found = report.availability
+    assert (found.wrong, found.of, found.missed) == (failed, 440, missed)
+    assert (report.verified, state(report)) == ((False, "missed") if missed else (True, "met"))
+    assert (
+        "40 of 440 requests went wrong, 9.09 %, and the objective allows 0.1 %" in report.headline
+    ) is missed
+    text = summary_text(report)
+    assert (
+        "Objective missed: 9.1 % of the requests went wrong (at least" in " ".join(text.split())
+    ) is missed

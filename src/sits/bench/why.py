@@ -5,6 +5,8 @@ that was served (kept beside the tables).  Too few requests for a tail is said, 
 P99 needs `P99_REQUESTS_MIN` of them, and with fewer nothing is called met.  TTFT is that of streamed answers, the only
 ones with a first token; where there are too few, the report is about the end-to-end time and judges no TTFT by it.
 
+Answers that are quick do not make up for those that never came: where more went wrong than the objective's availability allows, it is missed.
+
 A window may hold several configurations; the figures are of all requests in it (`bench.recorded_window`), and it says so.
 
 Where only a share of the rows was kept, each counts as often as it stands for.
@@ -23,9 +25,10 @@ from sits.bench.assemble import DEFINITIONS, anatomy, other_latencies
 from sits.bench.recorded_window import Recorded, recorded
 from sits.core.errors import UnknownError
 from sits.core.ports import World
-from sits.core.report import P99_REQUESTS_MIN, LatencySummary, Note, Report, Side
+from sits.core.report import P99_REQUESTS_MIN, Availability, LatencySummary, Note, Report, Side
 from sits.core.units import MS, SECOND, show_duration
 from sits.diagnose.decompose import account, decompose, latency_summary, left_out
+from sits.diagnose.outcomes import availability
 from sits.diagnose.spectrum import series
 from sits.telemetry import joining
 from sits.telemetry.store import DuckStore
@@ -72,17 +75,20 @@ def why(store: Path, since_ns: int, world: World) -> Report:
         fleet=fleet,
         config_digest=run_id.rsplit("-", 1)[-1],
     )
-    verified = _verified(latency, objective_ms) if metric == promised else None
+    answered = availability(tables.requests, fleet.objective.availability) if fleet else None
+    missed = answered is not None and answered.missed
+    judged = _verified(latency, objective_ms) if metric == promised else None
     return Report(
         kind="why",
         title=f"{fleet.name if fleet else run_id}: the last {_span(since_ns)}{_newest_since(found)}",
-        headline=_headline(latency, promised, objective_ms),
+        headline=_headline(latency, promised, objective_ms) + _went_wrong(answered),
         objective_metric=metric,
         objective_ms=objective_ms,
         seed=0,
         repetitions=1,
         before=side,
-        verified=verified,
+        verified=False if missed else judged,
+        availability=answered,
         stages=parts.stages,
         who=parts.who,
         waterfalls=parts.waterfalls,
@@ -189,6 +195,13 @@ def _headline(latency: LatencySummary, promised: str, objective_ms: float) -> st
     if verified is None:
         return f"{p99}, not proven under {objective}: {latency.n} requests are not enough, an upper bound of P99 needs {P99_REQUESTS_MIN}."
     return f"{p99}, {'under' if verified else 'not proven under'} {objective}."
+
+
+def _went_wrong(answered: Availability | None) -> str:
+    """For the headline: that more went wrong than may; empty where it did not."""
+    if answered is None or not answered.missed:
+        return ""
+    return f" {answered.wrong:,} of {answered.of:,} requests went wrong, {100 * answered.wrong / answered.of:.3g} %, and the objective allows {100 * answered.allowed:.3g} %."
 
 
 def _not_streamed(done: int, streamed: int, promised: str, metric: str) -> tuple[Note, ...]:

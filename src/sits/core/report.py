@@ -144,6 +144,23 @@ class HeatMap(msgspec.Struct, frozen=True):
     rest: tuple[tuple[float, ...], ...]
 
 
+class Availability(msgspec.Struct, frozen=True):
+    """What went wrong: `wrong` of the `of` requests that were completed or went wrong; the rest left, or made a mistake of their own.
+
+    `low` is the lower bound (95 %) of the share that goes wrong, `allowed` the share the objective allows.
+    """
+
+    wrong: int
+    of: int
+    low: float
+    allowed: float
+
+    @property
+    def missed(self) -> bool:
+        """Whether more goes wrong than is allowed, beyond chance."""
+        return self.low > self.allowed
+
+
 class Group(msgspec.Struct, frozen=True):
     """A name that has more of the bad requests than its share of the traffic explains.
 
@@ -209,6 +226,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     after: Side | None = None
     saved: Interval | None = None
     verified: bool | None = None
+    availability: Availability | None = None
     stages: tuple[StageShare, ...] = ()
     who: tuple[Group, ...] = ()
     waterfalls: tuple[Waterfall, ...] = ()

@@ -19,7 +19,7 @@ import numpy as np
 from sits.core.report import Group
 from sits.diagnose.columns import Bools, Columns
 from sits.diagnose.decompose import decompose
-from sits.policy.outcome import is_error
+from sits.diagnose.outcomes import wrong as went_wrong
 
 KINDS = ("engine", "model", "adapter", "arm", "tenant")
 DEVIATES = 4.0
@@ -52,8 +52,7 @@ def groups(requests: Columns, metric: str, objective_ms: float) -> tuple[Group, 
     cut = decompose(requests, metric)
     total_ms = np.full(len(requests["outcome"]), np.nan)
     total_ms[cut.rows] = cut.total_ns / 1e6
-    slow = total_ms > objective_ms
-    wrong = _wrong(requests)
+    slow, wrong = total_ms > objective_ms, went_wrong(requests)
     best = (_most(kind, requests[kind], slow, wrong, total_ms) for kind in KINDS if kind in requests)
     # Stable: of equals the kind that is named first.
     found = sorted((one for one in best if one is not None), key=lambda one: -one[0])
@@ -101,14 +100,6 @@ def _most(
 
 def _joined(first: Group, other: Group) -> Group:
     return msgspec.structs.replace(first, same={**first.same, other.kind: other.name})
-
-
-def _wrong(requests: Columns) -> Bools:
-    nothing = [""] * len(requests["outcome"])
-    status = requests["status"].tolist() if "status" in requests else [0] * len(nothing)
-    detail = requests["detail"].tolist() if "detail" in requests else nothing
-    rows = zip(requests["outcome"].tolist(), status, detail, strict=True)
-    return np.array([is_error(str(outcome), code, text or "") for outcome, code, text in rows], dtype=bool)
 
 
 def _p99(ascending: np.ndarray) -> float | None:

@@ -2,7 +2,8 @@
 
 One scale holds both, so that the distance to the objective is seen before it is read.  `Verdict.state` is the
 one word that decides the colour: `met`, `missed` or `unproven` (the interval reaches over the objective, the
-requests are too few for an upper bound of P99, or the objective is for another metric than was measured).
+requests are too few for an upper bound of P99, or the objective is for another metric than was measured).  It is missed, too, when more
+requests went wrong than the objective's availability allows.
 """
 
 import msgspec
@@ -137,6 +138,8 @@ def state(report: Report) -> str:
     """
     side = report.after or report.before
     p99 = side.latency.p99
+    if _unavailable(report):
+        return "missed"
     if side.latency.n == 0 or _promised(side) not in ("", report.objective_metric):
         return "unproven"
     if p99.low > report.objective_ms:
@@ -147,6 +150,10 @@ def state(report: Report) -> str:
     return "met" if proven and side.latency.n >= P99_REQUESTS_MIN else "unproven"
 
 
+def _unavailable(report: Report) -> bool:
+    return report.availability is not None and report.availability.missed
+
+
 def _promised(side: Side) -> str:
     """The metric the fleet's objective is for; empty where no fleet is known."""
     return side.fleet.objective.metric if side.fleet is not None else ""
@@ -155,6 +162,8 @@ def _promised(side: Side) -> str:
 def _sentence(judged: str, report: Report) -> str:
     objective = f"{numbers.number(report.objective_ms)} ms"
     side = report.after or report.before
+    if _unavailable(report):
+        return _too_many_wrong(report, objective)
     if side.latency.n == 0:
         return "No request was measured: nothing can be said about the objective."
     p99, promised = side.latency.p99, _promised(side)
@@ -174,6 +183,20 @@ def _sentence(judged: str, report: Report) -> str:
     if p99.high <= report.objective_ms:
         return "Not verified: too many requests got no answer."
     return f"Not proven: the interval reaches across the objective of {objective}."
+
+
+def _too_many_wrong(report: Report, objective: str) -> str:
+    """That more went wrong than may, and what the times of the others say."""
+    found = report.availability
+    assert found is not None
+    share, low, allowed = (numbers.percent(one) for one in (found.wrong / found.of, found.low, found.allowed))
+    p99 = report.before.latency.p99
+    slow = (
+        f"; the lower bound of P99, {numbers.number(p99.low)} ms, is over {objective}, too"
+        if p99.low > report.objective_ms
+        else ""
+    )
+    return f"Objective missed: {share} of the requests went wrong (at least {low}), and it allows {allowed}{slow}."
 
 
 def _paired(report: Report) -> str:
