@@ -26,6 +26,7 @@ from sits.app.alerts.commands import alerts
 from sits.app.calibrate import calibrate
 from sits.app.check import check
 from sits.app.importing.command import importing
+from sits.app.letters import write_every_letter
 from sits.app.live import reload, up
 from sits.app.otlp.commands import otel
 from sits.app.plan import plan
@@ -338,6 +339,7 @@ def version(as_json: bool) -> int:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The console script: run the command of `argv` and exit with its code."""
+    write_every_letter()
     raise_file_limit()  # a month of a store is 720 indexes, each an open file
     sys.exit(run_command(lambda: cli.main(args=argv, prog_name="sitsctl", standalone_mode=False)))
 

@@ -1,0 +1,77 @@
+r"""What is written where the output cannot have every letter: a locale of C or Latin-1, a cron job, `PYTHONIOENCODING=ascii`.
+
+```
+text   bars, lines, dashes of ours -> a letter of ASCII that looks alike, as wide as it was, so tables stay tables       others -> \u00fc
+JSON   every letter                -> \u00fc, which says the same
+```
+Rules: nothing that is printed raises for its letters, and nothing is dropped.  What begins as a document of JSON does is one.  Where the output takes every
+letter (UTF-8) nothing changes.  Called once, at the edge of the program: workers inherit it.
+
+Deliberately absent: guessing what a terminal can show beyond what its locale says.
+"""
+
+import codecs
+import sys
+from typing import Final
+
+HANDLER: Final = "sits-letters"
+_LOOKS: Final = {
+    "_": "▁",
+    ".": "▂▃",
+    ":": "▄▅",
+    "=": "▆▇",
+    "#": "█",
+    "|": "▏│┃",
+    "-": "─━–—−",
+    "+": "┌┐└┘├┤┬┴┼",
+    ">": "▸→≥",
+    "<": "◂←≤",
+    "~": "±≈…",
+    "*": "·",
+    "x": "×",
+    "u": "µ",
+    "'": "‘’",
+    '"': "“”",
+}
+ALIKE: Final = {ord(letter): look for look, letters in _LOOKS.items() for letter in letters}
+
+STRICT: Final = frozenset({"strict", "surrogateescape", "backslashreplace"})
+"""How Python itself treats letters that cannot be written; another way was chosen by somebody (`PYTHONIOENCODING=ascii:replace`), and stays."""
+
+
+def escaped(letter: str) -> str:
+    r"""A letter as JSON writes it in ASCII.
+
+    >>> escaped("ü"), escaped("\U0001f600")
+    ('\\u00fc', '\\ud83d\\ude00')
+    """
+    units = letter.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+
+
+def instead(text: str, *, alike: bool) -> str:
+    r"""Letters that cannot be written, as ones that can.
+
+    >>> instead("█ü", alike=True), instead("█ü", alike=False)
+    ('#\\u00fc', '\\u2588\\u00fc')
+    """
+    looks = text.translate(ALIKE) if alike else text
+    return "".join(letter if letter.isascii() else escaped(letter) for letter in looks)
+
+
+def write_every_letter() -> None:
+    """From now on standard output and error take any text, whatever their encoding."""
+    codecs.register_error(HANDLER, _handle)
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(
+            stream, "reconfigure", None
+        )  # a test or an embedder may have put another kind of thing there
+        if reconfigure is not None and stream.errors in STRICT:
+            reconfigure(errors=HANDLER)
+
+
+def _handle(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    document = error.object.lstrip()[:1] in ("{", "[")
+    return instead(error.object[error.start : error.end], alike=not document), error.end
