@@ -68,18 +68,18 @@ def test_somebody_who_chose_another_way_gets_it():
     assert written("ü█", "ascii", "surrogateescape") == rb"\u00fc#"
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-8"])
 def test_a_command_says_it_where_the_locale_has_no_letters_for_it(encoding, tmp_path):
     good = "name: x\nengines: [{kind: openai, name: e, url: 'http://h', models: [m]}]\n"
-    (tmp_path / "größe.yaml").write_text(good, "utf-8")
-    (tmp_path / "bad.yaml").write_text(f"größe: 1\n{good}", "utf-8")
+    (tmp_path / "名前.yaml").write_text(good, "utf-8")
+    (tmp_path / "bad.yaml").write_text(f"名前: 1\n{good}", "utf-8")
     env = {"PYTHONIOENCODING": encoding, "PATH": "/usr/bin:/bin"}
     done = [
         subprocess.run(
             sitsctl("check", tmp_path / name), capture_output=True, env=env, check=False, timeout=60
         )
-        for name in ("größe.yaml", "bad.yaml")
+        for name in ("名前.yaml", "bad.yaml")
     ]
     assert [one.returncode for one in done] == [0, 2]
     for told in (done[0].stdout, done[1].stderr):
-        assert ("größe" if encoding == "utf-8" else r"gr\u00f6\u00dfe") in told.decode(encoding)
+        assert ("名前" if encoding == "utf-8" else r"\u540d\u524d") in told.decode(encoding)

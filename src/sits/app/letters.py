@@ -7,6 +7,8 @@ JSON   every letter                -> \u00fc, which says the same
 Rules: nothing that is printed raises for its letters, and nothing is dropped.  What begins as a document of JSON does is one.  Where the output takes every
 letter (UTF-8) nothing changes.  Called once, at the edge of the program: workers inherit it.
 
+Where the encoding is ASCII itself click writes what it prints (not tables) in UTF-8, for it takes that for a mistake; both together are valid UTF-8.
+
 Deliberately absent: guessing what a terminal can show beyond what its locale says.
 """
 
