@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from app_processes import GatedEngine, serving, sitsctl
 from sits.app.cli import cli
 from sits.app.trace.finding import find
-from sits.core.errors import CallerError
+from sits.core.errors import CallerError, UnknownError
 from sits.telemetry.store import DuckStore
 from sits.telemetry.tables import SPANS, columns_of
 from sits.world import RealWorld
@@ -88,7 +88,8 @@ def hung(tmp_path_factory):
 
 def run(*arguments):
     result = CliRunner().invoke(cli, [str(a) for a in arguments], standalone_mode=False)
-    assert result.exception is None, result.exception
+    if result.exception is not None:
+        raise result.exception
     return result.return_value, result.output
 
 
@@ -180,6 +181,20 @@ def test_what_is_not_found_is_told_with_what_there_is(hung):
     assert "11 requests from 20" in refused("ddddddd")
     assert "6 to 32 hex digits" in refused("ab")
     assert "give more digits" in refused("000000")
+
+
+def test_a_request_is_explained_by_whatever_names_it_alone(hung):
+    store, _, ids, _ = hung
+    whole = ids[FINE][1]
+    cards = [
+        json.loads(run("explain", asked, "--json", "--store", store)[1])
+        for asked in (whole, whole.upper(), f" {whole[:12]}", FINE, FINE[:8], f"00-{FINE}-{CALLER}-01")
+    ]
+    assert [card["id"] for card in cards] == [whole] * 6
+    with pytest.raises(UnknownError, match=r"names 2 requests: .* \(name one of them\)"):
+        run("explain", LOST, "--store", store)
+    with pytest.raises(UnknownError, match=r"nothing of 'dddddddd' is recorded; .* requests from"):
+        run("explain", "d" * 8, "--store", store)
 
 
 def test_answers_are_joined_with_the_failure_they_came_from(hung):

@@ -31,19 +31,36 @@ _json = click.option(
 def explain(id: str, store: Path, as_json: bool) -> int:  # noqa: A002  (the answer's header calls it that)
     """Explain how request ID was decided: who asked, which arm, which engine and why not another, and where its time went.
 
-    ID is what the answer carried as x-sits-decision-id.  Exits with 1 when it is decided otherwise now than it was.
+    ID is what the answer carried as x-sits-decision-id, or whatever else `sitsctl trace` takes, where it names one request: a trace id, a
+    traceparent, the first six or more digits.  Exits with 1 when it is decided otherwise now than it was.
     """
     from sits.app import output  # noqa: PLC0415
-    from sits.bench.explained import explain as look  # noqa: PLC0415
-    from sits.world import RealWorld  # noqa: PLC0415
 
     output.require_store(store)
-    card = look(store, id, RealWorld())
+    card = _card(store, id.strip())
     if as_json:
         output.print_json(card)
     else:
         _show_card(card)
     return 0 if card.identical is not False else 1
+
+
+def _card(store: Path, asked: str) -> "Card":
+    from sits.app.trace.finding import prefix_of, request_of  # noqa: PLC0415
+    from sits.bench.explained import explain as look  # noqa: PLC0415
+    from sits.core.errors import CallerError, UnknownError  # noqa: PLC0415
+    from sits.core.plain_text import plain  # noqa: PLC0415
+    from sits.world import RealWorld  # noqa: PLC0415
+
+    world = RealWorld()
+    try:
+        return look(store, plain(asked), world)
+    except UnknownError as unknown:
+        try:
+            prefix_of(asked)
+        except CallerError:
+            raise unknown from None
+        return look(store, request_of(store, asked, world), world)
 
 
 @click.command(short_help="Decide recorded traffic again, by this or another configuration.")

@@ -58,7 +58,7 @@ def explain(store: Path, request_id: str, world: World) -> Card:
         rows = opened.scan("decision", id=request_id)
         if not rows:
             raise UnknownError(
-                f"no decision of {request_id!r} in {store}",
+                f"no decision of {request_id[:64]!r} in {store}",
                 field="id",
                 value=request_id,
                 hint="answers carry theirs as x-sits-decision-id; records reach the store within a second",

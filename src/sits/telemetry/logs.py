@@ -87,6 +87,29 @@ def steps(known: Mapping[str, Any], world: World) -> tuple[Step, ...]:
     return add_known, clean, order
 
 
+def facts_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row of table `logs` says; what its line lacks is the row's own, and a line that is no object is the event."""
+    said = _object(row)
+    own = {
+        name: row[name] for name in ("level", "process", "trace_id", "request_id", "event") if row.get(name)
+    }
+    own = {"level": "info", "event": str(row["line"]), "time": rfc3339(int(row["wall_ns"])), **own}
+    return {**own, **said} if said is not None else own
+
+
+def json_of(row: Mapping[str, Any]) -> str:
+    """The line of a row of table `logs` as it was written; a JSON object in any case."""
+    return plain_json(row["line"]) if _object(row) is not None else as_json(facts_of(row))
+
+
+def _object(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    try:
+        said = msgspec.json.decode(row["line"] or "")
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    return said if isinstance(said, dict) else None
+
+
 def as_json(facts: Mapping[str, Any]) -> str:
     """One line of JSON, which also prints on a terminal as what it is."""
     return plain_json(msgspec.json.encode({name: _plain(value) for name, value in facts.items()}).decode())

@@ -99,6 +99,8 @@ def logs(
     asked = {"trace_id": trace_id, "process": process, "levels": ",".join(levels), "limit": limit}
     with DuckStore(store, world=world) as opened:
         rows = opened.scan("logs_window", since_wall_ns=world.wall_ns() - since, **asked)
+    if not (rows or follow or as_json):
+        _tell_covered(store, "no such line in that time")
     _print(rows, as_json)
     pause = threading.Event()
     while tail is not None:
@@ -139,19 +141,30 @@ def timeouts(since: int, engine: str | None, every: bool, store: Path, as_json: 
         output.print_json(found)
     else:
         show(found, every=every)
+    if not (found.answers or as_json):
+        _tell_covered(store, "nothing in that time")
     return 1 if found.answers else 0
 
 
-def _print(rows: Iterable[Mapping[str, Any]], as_json: bool) -> None:
-    import msgspec  # noqa: PLC0415
+def _tell_covered(store: Path, nothing: str) -> None:
+    """Say on stderr what there is instead: who looks in the wrong place must not take silence for good news."""
+    from sits.app.trace.finding import covers  # noqa: PLC0415
+    from sits.core.plain_text import plain  # noqa: PLC0415
+    from sits.telemetry.store import DuckStore  # noqa: PLC0415
+    from sits.world import RealWorld  # noqa: PLC0415
 
-    from sits.core.plain_text import plain, plain_json  # noqa: PLC0415
-    from sits.telemetry.logs import as_text  # noqa: PLC0415
+    with DuckStore(store, world=RealWorld()) as opened:
+        click.echo(f"sitsctl: {nothing}; {plain(covers(opened, store))}", err=True)
+
+
+def _print(rows: Iterable[Mapping[str, Any]], as_json: bool) -> None:
+    from sits.core.plain_text import plain  # noqa: PLC0415
+    from sits.telemetry.logs import as_text, facts_of, json_of  # noqa: PLC0415
 
     for row in rows:
         if as_json:
-            click.echo(plain_json(row["line"]))
+            click.echo(json_of(row))
         else:
-            facts = msgspec.json.decode(row["line"])
-            head = plain(f"{facts['time']}  {facts.get('process', ''):<10}")
+            facts = facts_of(row)
+            head = plain(f"{facts['time']}  {facts.get('process', '')!s:<10}")
             click.echo(f"{head}  {as_text(facts)}")

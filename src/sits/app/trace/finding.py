@@ -22,13 +22,16 @@ from sits.core.ports import World
 from sits.core.units import MS, SECOND
 from sits.diagnose.decompose import stage_between
 from sits.telemetry.joining import Source, completed
-from sits.telemetry.logs import rfc3339
+from sits.telemetry.logs import facts_of, rfc3339
 from sits.telemetry.secrets import text_without_secrets, without_secrets
 from sits.telemetry.store import DuckStore
 
 DIGITS_MIN = 6
 SHOWN = 8
 """Traces named when an id is of several."""
+
+CUT = 64
+"""Letters said again of what was asked for."""
 
 DECISIONS_MAX = 20
 """Requests of one trace whose decisions are told."""
@@ -142,8 +145,29 @@ def find(store: Path, asked: str, world: World) -> Found:
         requests=tuple(requests),
         spans=tuple(map(_other, spans)),
         sightings=tuple(_sighting(row, sources) for row in sightings),
-        logs=tuple(msgspec.json.decode(row["line"]) for row in logs),
+        logs=tuple(map(facts_of, logs)),
     )
+
+
+def request_of(store: Path, asked: str, world: World) -> str:
+    """The id of the one request that `asked` names, in any way that `find` knows.
+
+    Raises:
+        CallerError: that is no id; UnknownError: nothing begins so, or more than one request.
+
+    """
+    prefix = prefix_of(asked)
+    with DuckStore(store, world=world) as opened:
+        traces = [str(row["trace_id"]) for row in opened.scan("ids_like", prefix=prefix)]
+        if len(traces) != 1:
+            raise _none(opened, store, asked) if not traces else _several(asked, traces)
+        ids = [str(row["id"]) for row in opened.scan("trace", trace_id=traces[0])]
+        if not ids:
+            raise _none(opened, store, asked)
+    meant = [one for one in ids if one.startswith(prefix)] or ids
+    if len(meant) > 1:
+        raise _several(asked, meant, "requests")
+    return meant[0]
 
 
 def prefix_of(asked: str) -> str:
@@ -158,7 +182,7 @@ def prefix_of(asked: str) -> str:
     digits = text.replace("-", "")
     if not re.fullmatch(rf"[0-9a-f]{{{DIGITS_MIN},32}}", digits):
         raise CallerError(
-            f"{asked!r} is no id of a request or a trace",
+            f"{asked[:CUT]!r} is no id of a request or a trace",
             field="id",
             value=asked,
             hint=f"{DIGITS_MIN} to 32 hex digits: what answers carry as x-sits-decision-id, or the trace of your own logs",
@@ -264,24 +288,29 @@ def _sighting(row: Row, sources: Sequence[Source]) -> Sighting:
 
 
 def _none(opened: DuckStore, store: Path, asked: str) -> UnknownError:
-    known = opened.scan("store_window")
-    has = f"{store} has no request yet"
-    if known:
-        first, last = rfc3339(int(known[0]["first_wall_ns"])), rfc3339(int(known[0]["last_wall_ns"]))
-        has = f"{store} has {known[0]['requests']:,} requests from {first} to {last}"
     return UnknownError(
-        f"nothing of {asked!r} is recorded; {has}",
+        f"nothing of {asked[:CUT]!r} is recorded; {covers(opened, store)}",
         field="id",
         value=asked,
         hint="rows reach the store within seconds, and may be sampled (telemetry.sampling); --store names another store",
     )
 
 
-def _several(asked: str, traces: Sequence[str]) -> UnknownError:
+def covers(opened: DuckStore, store: Path) -> str:
+    """What a store has, in words: for whoever finds nothing in it."""
+    known = opened.scan("store_window")
+    if not known:
+        return f"{store} has no request yet"
+    first, last = rfc3339(int(known[0]["first_wall_ns"])), rfc3339(int(known[0]["last_wall_ns"]))
+    count = int(known[0]["requests"])
+    return f"{store} has {count:,} request{'' if count == 1 else 's'} from {first} to {last}"
+
+
+def _several(asked: str, traces: Sequence[str], what: str = "traces") -> UnknownError:
     more = f" and {len(traces) - SHOWN} more" if len(traces) > SHOWN else ""
     return UnknownError(
-        f"{asked!r} begins {len(traces)} traces: {', '.join(traces[:SHOWN])}{more}",
+        f"{asked[:CUT]!r} names {len(traces)} {what}: {', '.join(traces[:SHOWN])}{more}",
         field="id",
         value=asked,
-        hint="give more digits",
+        hint="give more digits" if what == "traces" else "name one of them",
     )

@@ -71,10 +71,14 @@ def show(found: Found, console: "Console", *, every: bool = False) -> None:
         console.print(f"\nand {len(found.requests) - REQUESTS_MAX:,} more requests; --all shows them")
     for sighting in found.sightings[: None if every else REQUESTS_MAX]:
         _sighted(sighting, console)
+    if len(found.sightings) > REQUESTS_MAX and not every:
+        console.print(f"\nand {len(found.sightings) - REQUESTS_MAX:,} more sightings; --all shows them")
     if found.logs:
         console.print("\nlog", style="bold")
         for line in found.logs[: None if every else LINES_MAX]:
-            console.print(Text(plain(f"  {line.get('time', '')}  {line.get('level', ''):<8}{_said(line)}")))
+            console.print(Text(plain(f"  {line.get('time', '')}  {line.get('level', '')!s:<8}{_said(line)}")))
+        if len(found.logs) > LINES_MAX and not every:
+            console.print(f"  and {len(found.logs) - LINES_MAX:,} more lines; --all shows them")
     for asked in found.requests[: None if every else REQUESTS_MAX]:
         _decided(asked, console, several=count > 1)
 
