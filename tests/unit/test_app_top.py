@@ -3,6 +3,7 @@
 import asyncio
 import importlib.util
 import json
+import signal
 import subprocess
 import threading
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from textual.widgets import DataTable, Input, Static
 
 from app_processes import GatedEngine, serving, sitsctl
+from sits.app.top.commands import _can_draw
 from sits.app.top.frame import Past, Span
 from sits.app.top.screen import Detail, Top
 from sits.app.top.source import Source
@@ -296,6 +298,53 @@ def test_an_answer_that_does_not_end_is_told(monkeypatch):
             assert not app.query_one("#title").has_class("lost")
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "keys", [["q"], ["ctrl+c"], ["slash", "a", "ctrl+c"], ["enter", "ctrl+c"]], ids="-".join
+)
+def test_whoever_wants_to_leave_leaves(keys):
+    async def main():
+        app = Top(Looks(after(metrics(0), metrics(1))), 3600)
+        async with app.run_test() as pilot:
+            await drawn(app, pilot)
+            await pilot.press(*keys)
+            assert app._exit
+            assert app.return_code == 0
+
+    asyncio.run(main())
+
+
+def test_a_process_that_is_ended_gives_the_terminal_back():
+    async def main():
+        app = Top(Looks(after(metrics(0), metrics(1))), 3600)
+        async with app.run_test() as pilot:
+            await drawn(app, pilot)
+            assert signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, signal.SIG_IGN)
+            signal.raise_signal(signal.SIGTERM)
+            while not app._exit:
+                await pilot.pause()
+            assert app.return_code == 143
+
+    asyncio.run(main())
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize(
+    ("out", "keys", "term", "draws"),
+    [(True, True, "xterm", True), (True, True, "dumb", False), (False, True, "xterm", False), (True, False, "xterm", False)],
+)  # fmt: skip
+def test_a_live_board_is_drawn_where_that_can_be(monkeypatch, capsys, out, keys, term, draws):
+    class Stream:
+        def __init__(self, terminal):
+            self.isatty = lambda: terminal
+
+    monkeypatch.setenv("TERM", term)
+    with monkeypatch.context() as there:
+        there.setattr("sys.stdin", Stream(keys))
+        there.setattr("sys.stdout", Stream(out))
+        assert _can_draw() is draws
+    assert ("cannot draw a live board" in capsys.readouterr().err) is (term == "dumb")
 
 
 def test_the_picture_in_the_documents_is_of_this_board():

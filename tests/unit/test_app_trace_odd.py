@@ -13,7 +13,7 @@ from sits.app.trace.screen import LINES_MAX, REQUESTS_MAX, show
 from sits.core.errors import CallerError, UnknownError
 from sits.telemetry.logs import facts_of, json_of
 from sits.telemetry.store import DuckStore
-from sits.telemetry.tables import LOGS, columns_of
+from sits.telemetry.tables import LOGS, SPANS, columns_of
 from sits.world import RealWorld
 
 TRACE = "ab" * 16
@@ -33,10 +33,15 @@ def row_of(line, event="said"):
     return ("r", RealWorld().wall_ns(), "warning", "keeper", TRACE, "", event, line)
 
 
+def span_of(nth, attributes):
+    return ("r", TRACE, f"{nth:016x}", "", "svc", "s", "INTERNAL", 1, 2, "", attributes)
+
+
 @pytest.fixture
 def store(tmp_path):
     with DuckStore(tmp_path / "store") as opened:
         opened.append("logs", columns_of(LOGS, [row_of(line) for line in ODD.values()]))
+        opened.append("spans", columns_of(SPANS, [span_of(*pair) for pair in enumerate(ODD.values())]))
     return tmp_path / "store"
 
 
@@ -62,6 +67,8 @@ def test_lines_that_are_none_are_shown_among_the_others(store, command):
     assert "\x1b" not in told.output
     if command == "logs --json":
         assert [type(json.loads(line)) for line in told.stdout.splitlines()] == [dict] * len(ODD)
+    elif command == "trace --json":
+        assert {type(span["attributes"]) for span in json.loads(told.stdout)["spans"]} == {dict}
     elif command == "logs":
         assert len(told.stdout.splitlines()) >= len(ODD)
 

@@ -63,12 +63,13 @@ def top(
     url, objective = _target(asked)
     key = key_for(url, api_key_env, KEY, configured=Path(asked).is_file())
     source = Source(url, RealWorld(), window, key)
-    if not (once or as_json or not sys.stdout.isatty()):
+    if not (once or as_json) and _can_draw():
         os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
         from sits.app.top.screen import Top  # noqa: PLC0415
 
-        Top(source.look, interval / 1e9, objective).run()
-        return 0
+        board = Top(source.look, interval / 1e9, objective)
+        board.run()
+        return board.return_code or 0
     frame = source.look()
     if frame.state == "waiting":
         threading.Event().wait(interval / 1e9)
@@ -78,6 +79,16 @@ def top(
     else:
         click.echo(page(frame, objective) + scope(frame), nl=False)
     return 1 if frame.state == "lost" or (frame.missed or 0.0) > 0.01 else 0
+
+
+def _can_draw() -> bool:
+    """Whether a board can be drawn here: a terminal that moves its cursor, and keys that are heard."""
+    if not sys.stdout.isatty() or not sys.stdin.isatty():
+        return False
+    if os.environ.get("TERM") in ("dumb", "unknown"):
+        click.echo(f"sitsctl: TERM={os.environ['TERM']} cannot draw a live board; this is one look", err=True)
+        return False
+    return True
 
 
 def _target(asked: str) -> tuple[str, str]:

@@ -1,6 +1,6 @@
 """The live board: the parts of `text` on a screen that redraws itself, with engines to sort, filter and open.
 
-Keys: ? helps, q quits, p pauses (the numbers stay, the gateway is asked no more), s sorts by the next column, / filters engines by name, enter opens one, escape goes back.
+Keys: ? helps, q and Ctrl-C quit, p pauses (the numbers stay, the gateway is asked no more), s sorts by the next column, / filters engines by name, enter opens one, escape goes back.
 
 Rules: it fits 80 x 24, and has more columns where there is room; what matters stands in words, colour repeats it (and goes with `NO_COLOR`); numbers of
 a gateway that does not answer stay, dimmed, under a line that says since when.
@@ -8,6 +8,9 @@ a gateway that does not answer stay, dimmed, under a line that says since when.
 Deliberately absent: numbers (`frame`), and their form (`text`).
 """
 
+import asyncio
+import signal
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import App, ComposeResult
@@ -52,6 +55,7 @@ STATES = {
 }
 RED = "bold #ff7b72"
 SPARK = 40
+ENDED = 128 + signal.SIGTERM
 SORTS: tuple[tuple[str, "Callable[[EngineLine], Any]"], ...] = (
     ("name", lambda one: one.name),
     ("P99 TTFT", lambda one: -_worst(one)),
@@ -133,6 +137,7 @@ class Top(App[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", "quit", show=False, priority=True),
         Binding("p", "pause", "pause"),
         Binding("s", "sort", "sort"),
         Binding("slash", "filter", "filter"),
@@ -166,7 +171,11 @@ class Top(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Begin."""
+        """Begin; whoever ends the process gets the terminal back as it was."""
+        with suppress(
+            RuntimeError, ValueError
+        ):  # signals are the main thread's, and a board may be in another one
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit, None, ENDED)
         self.query_one("#rows").focus()
         self.set_interval(self._period_s, self.refresh_numbers)
         self.refresh_numbers()

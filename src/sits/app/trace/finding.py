@@ -251,8 +251,17 @@ def _other(row: Row) -> Other:
         start_wall_ns=int(row["start_wall_ns"]),
         ms=(int(row["end_wall_ns"]) - int(row["start_wall_ns"])) / MS,
         status=text_without_secrets(row["status"] or ""),
-        attributes=without_secrets("", msgspec.json.decode(row["attributes"])) if row["attributes"] else {},
+        attributes=without_secrets("", _attributes(row["attributes"])),
     )
+
+
+def _attributes(said: str | None) -> Mapping[str, Any]:
+    """Attributes as they were stored; what is no object is one text."""
+    try:
+        found = msgspec.json.decode(said or "{}")
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else {"attributes": said}
 
 
 def _merged(opened: DuckStore, rows: Sequence[Row], trace_id: str) -> tuple[Sequence[Row], Sequence[Source]]:
