@@ -18,7 +18,7 @@ from sits.app.alerts.delays import SCRAPES, delays
 from sits.app.alerts.grafana import dashboards_of
 from sits.app.alerts.measure import Delay, Load, Measured, Probe, breach, table
 from sits.app.alerts.objectives import indicators, slug
-from sits.app.alerts.proofs import TROUBLE, _breach, proofs_of
+from sits.app.alerts.proofs import TROUBLE, _breach, _long_breach, proofs_of
 from sits.app.alerts.rules import FAST_BURN, alerts_of, rules_of, threshold
 from sits.app.alerts.servers import alertmanager_of, prometheus_of
 from sits.app.alerts.stack import ALERTMANAGER, PROMETHEUS, Stack
@@ -90,6 +90,17 @@ def test_rules_are_valid_and_do_what_their_own_tests_say(tmp_path):
     (tmp_path / "t.yaml").write_text(yaml.safe_dump(proofs_of(tree, "r.yaml")))
     (tmp_path / "p.yaml").write_text(yaml.safe_dump(prometheus_of(tree, ["h:1"], ["h:2"], "r.yaml")))
     assert "SUCCESS" in promtool(tmp_path, "check", "config", "p.yaml").stdout
+    done = promtool(tmp_path, "test", "rules", "t.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
+@pytest.mark.parametrize("availability", ["50%", "90%", "96.5%", "97.7%", "99.9999%"])
+def test_breaches_are_told_whatever_the_availability_that_was_promised(tmp_path, availability):
+    tree = fleet(f"objective: {{availability: {availability}}}")
+    (tmp_path / "r.yaml").write_text(yaml.safe_dump(rules_of(tree)))
+    stories = [_breach(tree, delays(300 * SECOND)), _long_breach(tree)]
+    (tmp_path / "t.yaml").write_text(yaml.safe_dump(proofs_of(tree, "r.yaml") | {"tests": stories}))
     done = promtool(tmp_path, "test", "rules", "t.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -22,6 +22,11 @@ QUIET = 60
 RATE = 50
 """Requests a step."""
 
+LONG_QUIET, LONG_BAD = 6, 30
+"""Minutes of the long breach, and before it."""
+
+COMPLETED = 'sits_requests_total{outcome="completed",engine="a",detail=""}'
+
 Series = Mapping[str, str]
 
 TROUBLE: Mapping[str, Series] = {
@@ -103,7 +108,7 @@ def _labelled(name: str, job: str) -> str:
 def _traffic(steps: int) -> dict[str, str]:
     return {
         'sits_objective_requests_total{engine="a"}': f"0+{RATE}x{steps}",
-        'sits_requests_total{outcome="completed",engine="a",detail=""}': f"0+{RATE}x{steps}",
+        COMPLETED: f"0+{RATE}x{steps}",
         **dict.fromkeys(BAD.values(), f"0x{steps}"),
         'sits_engine_healthy{engine="a"}': f"1x{steps}",
         "up": f"1x{steps}",
@@ -125,12 +130,18 @@ def _anew(fleet: Fleet, lengths: Delays) -> dict[str, Any]:
     return _story(fleet, lengths.step_s, series, [(t, 'alertname=~".+"', 0) for t in times])
 
 
+def _turned(quiet: int, bad: int, after: int) -> dict[str, str]:
+    """All answers turn bad at once, for `bad` steps, and good again: what goes wrong is not completed meanwhile."""
+    good = f"0+{RATE}x{quiet} {RATE * quiet}x{bad - 1} {RATE * (quiet + 1)}+{RATE}x{after}"
+    wrong = f"0x{quiet} {RATE}+{RATE}x{bad - 1} {RATE * bad}x{after}"
+    return _traffic(quiet + bad + after) | dict.fromkeys(BAD.values(), wrong) | {COMPLETED: good}
+
+
 def _breach(fleet: Fleet, lengths: Delays) -> dict[str, Any]:
-    """All answers turn bad at once for ten minutes: nothing just before, told in time, over soon after the end."""
+    """All answers turn bad for ten minutes: nothing just before, told in time, over soon after the end."""
     step, bad_steps = lengths.step_s, max(40, 600 // lengths.step_s)
     begins, ends = QUIET * step, (QUIET + bad_steps) * step
-    bad = f"0x{QUIET} {RATE}+{RATE}x{bad_steps - 1} {RATE * bad_steps}x{QUIET}"
-    series, firing = _traffic(QUIET + bad_steps + QUIET) | dict.fromkeys(BAD.values(), bad), []
+    firing = []
     for one in indicators(fleet):
         seen_s = (
             lengths.worst_s(threshold(one, FAST_BURN)) - lengths.step_s
@@ -138,17 +149,20 @@ def _breach(fleet: Fleet, lengths: Delays) -> dict[str, Any]:
         by, after = begins + int(seen_s) // step * step, ends + lengths.window_s + 2 * step
         alert = f'alertname="Sits{one.title}FastBurn"'
         firing += [(begins, alert, 0), (by, alert, 1), (ends, alert, 1), (after, alert, 0)]
-    return _story(fleet, step, series, firing)
+    return _story(fleet, step, _turned(QUIET, bad_steps, QUIET), firing)
 
 
 def _long_breach(fleet: Fleet) -> dict[str, Any]:
-    """A quiet hour, then half an hour in which all is bad: every window knows, and the short ones forget first."""
-    bad = f"0x60 {RATE}+{RATE}x29 {RATE * 30}x60"
-    series, firing = _traffic(150) | dict.fromkeys(BAD.values(), bad), [(3600, 'slo=~".+"', 0)]
+    """A quiet time, and one in which all is bad: every window knows, and the short ones forget first.
+
+    The longest windows see both times whole, and no threshold is above 3/4 (of a budget of a half): the bad one is five times as long.
+    """
+    ends_s = (LONG_QUIET + LONG_BAD) * 60
+    firing = [(LONG_QUIET * 60, 'slo=~".+"', 0)]
     for one in indicators(fleet):
         alerts = [f'alertname="Sits{one.title}Burn{long}"' for _, _, long, _ in BURNS]
-        firing += [(5400, alert, 1) for alert in alerts] + [(5400 + 480, alerts[0], 0)]
-    return _story(fleet, 60, series, firing)
+        firing += [(ends_s, alert, 1) for alert in alerts] + [(ends_s + 480, alerts[0], 0)]
+    return _story(fleet, 60, _turned(LONG_QUIET, LONG_BAD, 10), firing)
 
 
 def _trouble(lengths: Delays, fleet: Fleet, troubles: Mapping[str, Series]) -> dict[str, Any]:
