@@ -68,6 +68,25 @@ def test_somebody_who_chose_another_way_gets_it():
     assert written("ü█", "ascii", "surrogateescape") == rb"\u00fc#"
 
 
+@pytest.mark.parametrize("closed", [(1,), (2,), (0, 1), (0, 1, 2)], ids=str)
+def test_a_command_whose_outputs_are_closed_does_its_work(closed, tmp_path):
+    """It is told to exit as it would, and what it opens does not become its output."""
+    text = "name: x\nengines: [{kind: openai, name: e, url: 'http://h', models: [m]}]\n"
+    (tmp_path / "fleet.yaml").write_text(text)
+    gaps = " ".join(f"{fd}{'<' if not fd else '>'}&-" for fd in closed)
+    command = [*sitsctl("check", "fleet.yaml"), "--json"]
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$@" {gaps}', "sh", *map(str, command)],
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert (done.stdout == b"") is (1 in closed)
+    assert (tmp_path / "fleet.yaml").read_text() == text
+
+
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-8"])
 def test_a_command_says_it_where_the_locale_has_no_letters_for_it(encoding, tmp_path):
     good = "name: x\nengines: [{kind: openai, name: e, url: 'http://h', models: [m]}]\n"

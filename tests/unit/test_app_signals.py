@@ -245,7 +245,7 @@ def test_the_document_holds_the_tables_of_the_code():
 def test_an_address_that_is_none_is_wrong_usage_and_nobody_is_asked(source):
     error = run("signals", source, "--json").exception
     assert isinstance(error, CallerError)
-    assert "is no address" in str(error)
+    assert "is not an HTTP URL" in str(error)
 
 
 def test_a_closed_standard_input_is_told(monkeypatch):

@@ -4,7 +4,7 @@ r"""What is written where the output cannot have every letter: a locale of C or 
 text   bars, lines, dashes of ours -> a letter of ASCII that looks alike, as wide as it was, so tables stay tables       others -> \u00fc
 JSON   every letter                -> \u00fc, which says the same
 ```
-Rules: nothing that is printed raises for its letters, and nothing is dropped.  What begins as a document of JSON does is one.  Where the output takes every
+Rules: nothing that is printed raises for its letters, or because nobody hears it, and no letter is dropped.  What begins as a document of JSON does is one.  Where the output takes every
 letter (UTF-8) nothing changes.  Called once, at the edge of the program: workers inherit it.
 
 Where the encoding is ASCII itself click writes what it prints (not tables) in UTF-8, for it takes that for a mistake; both together are valid UTF-8.
@@ -13,6 +13,7 @@ Deliberately absent: guessing what a terminal can show beyond what its locale sa
 """
 
 import codecs
+import os
 import sys
 from typing import Final
 
@@ -62,7 +63,8 @@ def instead(text: str, *, alike: bool) -> str:
 
 
 def write_every_letter() -> None:
-    """From now on standard output and error take any text, whatever their encoding."""
+    """From now on standard output and error take any text, whatever their encoding, and also where they are closed (`>&-`)."""
+    _no_gaps()
     codecs.register_error(HANDLER, _handle)
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(
@@ -70,6 +72,17 @@ def write_every_letter() -> None:
         )  # a test or an embedder may have put another kind of thing there
         if reconfigure is not None and stream.errors in STRICT:
             reconfigure(errors=HANDLER)
+
+
+def _no_gaps() -> None:
+    """Where a standard stream is closed nobody reads it; left so, the next file or socket that is opened would become it."""
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest that is free: this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(fd, "w" if fd else "r", encoding="utf-8", closefd=False))  # noqa: SIM115  (for the whole life of the process)
 
 
 def _handle(error: UnicodeError) -> tuple[str, int]:

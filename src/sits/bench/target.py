@@ -20,6 +20,7 @@ import numpy as np
 
 from sits.core.engine_names import detect
 from sits.core.errors import AuthError, ConfigError, EngineError
+from sits.core.http_address import http_address
 from sits.core.request import Request
 from sits.telemetry.prometheus_text import Scrape, parse
 from sits.world import RealWorld
@@ -116,6 +117,8 @@ def discover(target_url: str, *, model: str = "", metrics_url: str = "", api_key
 
     """
     base = _base(target_url)
+    if metrics_url:
+        http_address(metrics_url, "metrics")
     page = fetch(f"{base}/v1/models", api_key=api_key)
     try:
         served = msgspec.json.decode(page, type=_Models).data
@@ -161,14 +164,12 @@ def fetch(url: str, *, api_key: str = "", timeout_s: float = 10.0) -> str:
     """GET one page as text.  Blocks: call it in a thread.
 
     Raises:
+        ConfigError: that is no address.
         EngineError: no answer, or one that is not a success; names the URL and the reason.
         AuthError: 401 or 403.
 
     """
-    if urlsplit(url).scheme not in {"http", "https"}:
-        raise ConfigError(
-            f"{url!r} is not an HTTP URL", field="url", value=url, hint="like http://127.0.0.1:8000"
-        )
+    http_address(url)
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     asked = urllib.request.Request(url, headers=headers)  # noqa: S310 - the scheme is checked above
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
@@ -219,14 +220,7 @@ def _refused(api_key: str) -> str:
 
 
 def _base(target_url: str) -> str:
-    parts = urlsplit(target_url.strip())
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ConfigError(
-            f"{target_url!r} is not an HTTP URL",
-            field="target",
-            value=target_url,
-            hint="like http://127.0.0.1:8000",
-        )
+    parts = http_address(target_url.strip(), "target")
     return f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/").removesuffix("/v1").rstrip("/")
 
 

@@ -120,14 +120,10 @@ def _from_url(url: str, model: str, api_key: str) -> dict[str, Any]:
 
     from sits.app.signals.told import told_by  # noqa: PLC0415
     from sits.bench.target import fetch  # noqa: PLC0415
-    from sits.core.errors import CallerError, SitsError  # noqa: PLC0415
+    from sits.core.errors import SitsError  # noqa: PLC0415
+    from sits.core.http_address import http_address  # noqa: PLC0415
 
-    try:
-        known = urlsplit(url).hostname and urlsplit(url).port != 0
-    except ValueError:
-        known = False
-    if not known:
-        raise CallerError(f"{url} is no address", field="source", hint="like http://127.0.0.1:8000")
+    http_address(url, "source")
     base = url.rstrip("/").removesuffix("/v1")
     if urlsplit(base).path.strip("/"):
         return told_by(fetch(url, api_key=api_key), model)

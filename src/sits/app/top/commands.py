@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from sits.app.quantities import DURATION
+from sits.app.quantities import DURATION, Quantity
 
 DEFAULT = "http://127.0.0.1:8080"
 KEY = "SITS_API_KEY"
@@ -24,7 +24,7 @@ KEY = "SITS_API_KEY"
 @click.argument("target", required=False)
 @click.option(
     "--interval",
-    type=DURATION,
+    type=Quantity("duration", some=True),
     default="1s",
     show_default=True,
     help="How often to look; with --once or --json: how much of the traffic is judged.",
@@ -81,6 +81,25 @@ def top(
     return 1 if frame.state == "lost" or (frame.missed or 0.0) > 0.01 else 0
 
 
+def _address(asked: str) -> str:
+    """The address that was typed: with or without `http://`, and with or without the page's own path."""
+    from sits.core.errors import CallerError  # noqa: PLC0415
+    from sits.core.http_address import http_address  # noqa: PLC0415
+
+    bare = "://" not in asked
+    if bare and ("/" in asked.rstrip("/") or asked.endswith((".yaml", ".yml"))):
+        raise CallerError(
+            f"there is no file {asked[:80]!r}",
+            field="target",
+            value=asked,
+            hint=f"a fleet.yaml, or an address like {DEFAULT}",
+        )
+    host = f"[{asked}]" if bare and asked.count(":") > 1 and "[" not in asked else asked
+    whole = f"http://{host}" if bare else asked
+    parts = http_address(whole, "target")
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/metrics')}"
+
+
 def _can_draw() -> bool:
     """Whether a board can be drawn here: a terminal that moves its cursor, and keys that are heard."""
     if not sys.stdout.isatty() or not sys.stdin.isatty():
@@ -94,7 +113,7 @@ def _can_draw() -> bool:
 def _target(asked: str) -> tuple[str, str]:
     """Its address, and its objective in words."""
     if not Path(asked).is_file():
-        return (asked if "://" in asked else f"http://{asked}"), ""
+        return _address(asked), ""
     from sits.app.up.generation import read  # noqa: PLC0415
     from sits.app.up.notice import notice_of  # noqa: PLC0415
     from sits.core.errors import UnknownError  # noqa: PLC0415
