@@ -100,5 +100,13 @@ def test_a_command_says_it_where_the_locale_has_no_letters_for_it(encoding, tmp_
         for name in ("名前.yaml", "bad.yaml")
     ]
     assert [one.returncode for one in done] == [0, 2]
+    machine = subprocess.run(
+        sitsctl("check", tmp_path / "bad.yaml", "--json"),
+        capture_output=True,
+        env=env,
+        check=False,
+        timeout=60,
+    )
+    assert "名前" in json.loads(machine.stdout.decode())["problems"][0]["message"]
     for told in (done[0].stdout, done[1].stderr):
         assert ("名前" if encoding == "utf-8" else r"\u540d\u524d") in told.decode(encoding)

@@ -62,6 +62,12 @@ def instead(text: str, *, alike: bool) -> str:
     return "".join(letter if letter.isascii() else escaped(letter) for letter in looks)
 
 
+def document(text: str) -> str:
+    """A document of JSON for standard output: as it is where that is UTF-8, else in ASCII, for JSON in Latin-1 is none (RFC 8259, 8.1)."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text if codecs.lookup(encoding).name == "utf-8" else instead(text, alike=False)
+
+
 def write_every_letter() -> None:
     """From now on standard output and error take any text, whatever their encoding, and also where they are closed (`>&-`)."""
     _no_gaps()

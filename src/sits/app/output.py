@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from sits.app.letters import document
 from sits.app.report import render_html, report_json, summary_text
 from sits.app.report.verdict import state
 from sits.core.config import dump_fleet
@@ -50,7 +51,7 @@ def shown(text: object) -> str:
 def show(report: Report, *, as_json: bool, written: Path | None) -> None:
     """Print the report, and last of all where its page lies: an absolute path, for terminals open those."""
     if as_json:
-        click.echo(plain_json(report_json(report).decode()), nl=False)
+        click.echo(document(plain_json(report_json(report).decode())), nl=False)
     else:
         on_terminal = sys.stdout.isatty()
         colour = on_terminal and not os.environ.get("NO_COLOR")
@@ -114,7 +115,7 @@ def write_report(report: Report, out: Path) -> Path:
 
 def print_json(value: Any) -> None:
     """Print one JSON document with sorted keys, which says what it says and drives no terminal."""
-    click.echo(plain_json(msgspec.json.encode(value, order="deterministic").decode()))
+    click.echo(document(plain_json(msgspec.json.encode(value, order="deterministic").decode())))
 
 
 def problem(error: ConfigError) -> dict[str, Any]:

@@ -158,12 +158,13 @@ def _tell_covered(store: Path, nothing: str) -> None:
 
 
 def _print(rows: Iterable[Mapping[str, Any]], as_json: bool) -> None:
+    from sits.app.letters import document  # noqa: PLC0415
     from sits.core.plain_text import plain  # noqa: PLC0415
     from sits.telemetry.logs import as_text, facts_of, json_of  # noqa: PLC0415
 
     for row in rows:
         if as_json:
-            click.echo(json_of(row))
+            click.echo(document(json_of(row)))
         else:
             facts = facts_of(row)
             head = plain(f"{facts['time']}  {facts.get('process', '')!s:<10}")
