@@ -269,6 +269,25 @@ def test_following_ends_with_an_interrupt_and_shows_what_comes(hung):
         process.stdout.close()
 
 
+def test_following_ends_when_nobody_reads_any_more(hung):
+    """No line comes, so no write could tell."""
+    process = subprocess.Popen(
+        sitsctl("logs", "--store", hung[0], "--follow"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        for _ in range(hung_lines(hung[0])):
+            process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(30) == 141
+        assert process.stderr.read() == ""
+    finally:
+        process.kill()
+        process.stderr.close()
+
+
 def hung_lines(store):
     with DuckStore(store) as opened:
         return sum(row["level"] != "debug" for row in opened.scan("logs_window"))

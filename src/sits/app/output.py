@@ -6,6 +6,7 @@ goes to standard error.  Colour only where standard output is a terminal and `NO
 
 import errno
 import os
+import select
 import shutil
 import sys
 from pathlib import Path
@@ -65,6 +66,16 @@ def show(report: Report, *, as_json: bool, written: Path | None) -> None:
 def proven(report: Report) -> bool:
     """Whether the run judged (`after` where there is one) is proven to meet the objective."""
     return state(report) == "met"
+
+
+def reader_left() -> bool:
+    """Whether nobody can read standard output any more: a pipe whose other end is closed, a terminal that is gone."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return bool(poll.poll(0))
+    except (OSError, ValueError):  # no file of the system's
+        return False
 
 
 def require_store(store: Path) -> None:

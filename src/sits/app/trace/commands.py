@@ -105,6 +105,8 @@ def logs(
     pause = threading.Event()
     while tail is not None:
         pause.wait(FOLLOW_S)
+        if output.reader_left():  # `| grep -m1` has what it wanted, and the next line may be hours away
+            raise BrokenPipeError
         new = tail.look()
         fresh = [
             {name: values[i] for name, values in new.items()}
