@@ -73,6 +73,16 @@ def test_lines_that_are_none_are_shown_among_the_others(store, command):
         assert len(told.stdout.splitlines()) >= len(ODD)
 
 
+def test_a_file_that_is_none_is_named_in_one_line(store):
+    (part,) = (store / "logs").rglob("*.parquet")
+    part.write_bytes(b"half a file")
+    told = run("trace", TRACE, "--store", store)
+    assert part.name in str(told.exception)
+    assert "moved out of the store" in str(told.exception)
+    assert "SELECT" not in str(told.exception)
+    assert "\n" not in str(told.exception)
+
+
 @pytest.mark.parametrize("command", [("logs",), ("logs", "timeouts")], ids=" ".join)
 def test_silence_is_told_with_what_the_store_has(tmp_path, command):
     told = run(*command, "--store", tmp_path)

@@ -229,8 +229,8 @@ class DuckStore:
                     continue  # a writer's retention or merge deleted a file after we listed it: list again
                 failure = error
             raise StoreError(
-                f"query {query} on {self.path or 'the memory store'} failed: {failure}",
-                hint="a file named above that is not Parquet can be moved out of the store; the rest stays readable",
+                f"query {query} on {self.path or 'the memory store'} failed: {_said(failure)}",
+                hint="a file named above that is not Parquet, or not ours to read, can be moved out of the store; the rest stays readable",
             ) from failure
 
     def _indexed(self, query: str, given: Mapping[str, Any]) -> list[dict[str, Any]] | None:
@@ -352,3 +352,8 @@ def _tier(part: Part) -> int:
     while width >= FANOUT:
         tier, width = tier + 1, width // FANOUT
     return tier
+
+
+def _said(failure: Exception) -> str:
+    """What went wrong, without the piece of our own SQL that DuckDB draws an arrow below."""
+    return " ".join(str(failure).partition("\n\nLINE ")[0].split())
