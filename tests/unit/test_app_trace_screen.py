@@ -4,6 +4,7 @@ import io
 import re
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from otlp_cases import MS, WALL, request_id, requests, row, sighting, sightings, whole
@@ -45,6 +46,19 @@ def test_parents_in_a_circle_themselves_and_nobody_are_each_drawn_once():
     ]
     said = screen(spans)
     assert [said.count(f"{name} (svc)") for name in ("one", "two", "own", "lost", "leaf")] == [1] * 5
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 100, 200])
+def test_numbers_and_what_went_wrong_are_there_however_narrow_it_is(width):
+    wrong = "ERROR " + "x" * 40
+    spans = [span(1, None, "answer a question of somebody"), span(2, 1, "漢" * 30, start=MS, status=wrong)]
+    said = screen(spans, width)
+    lines = said.splitlines()
+    assert max(cell_len(line) for line in lines) <= width
+    assert [line for line in lines if "0.0" in line and "1.00" in line]
+    assert [line for line in lines if "1.0 " in line and "1.00" in line and "漢" in line]
+    assert "".join(said.split()).count("x") >= 40, "a note is whole"
+    assert ("█" in said) is (width >= 60)
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])

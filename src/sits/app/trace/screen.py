@@ -9,7 +9,8 @@ each request   route                    ▏                      0.1     <- its 
 ```
 Rules: a trace of one request and nothing else is only that request.  A bar is never shorter than one mark, so nothing that happened is invisible;
 stages in a row that together stay below `SHORT` of the whole are one line that says how many, unless all are asked for.  Exactness is told where
-it is not `measured`.  No colour carries anything that the words do not.
+it is not `measured`.  No colour carries anything that the words do not.  On a narrow screen notes stand below the picture, and the bar goes last of
+all but names and numbers.
 
 Deliberately absent: finding it (`finding`).
 """
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 BAR_MIN, BAR_MAX, NAME_MAX, NOTE_MAX = 12, 60, 44, 32
+NAME_FEW, NAME_LEAST = 24, 12
+"""Columns that names keep where notes want a column; below the least the bar goes."""
+
+GAP = 2
+NUMBERS = ("at ms", "took ms")
 LINES_MAX, REQUESTS_MAX, DEPTH_MAX = 200, 20, 16
 """Lines of the tree and of the log, requests by themselves, and steps to the right, unless all is asked for."""
 SHORT, FEWEST = 0.01, 3
@@ -189,6 +195,29 @@ def _exactness(stages: Sequence[Stage]) -> str:
     return ", ".join(dict.fromkeys(stage.exactness for stage in stages if stage.exactness != "measured"))
 
 
+class _Widths(NamedTuple):
+    """Columns of a picture; a bar or a note of 0 has no column."""
+
+    name: int
+    bar: int
+    note: int
+
+
+def _widths(names: Sequence[str], notes: Sequence[str], numbers: int, console_width: int) -> _Widths:
+    """What the columns get.  Numbers always have their room, then names, then notes (whole, or not at all), and the bar has what is left."""
+    from rich.cells import cell_len  # noqa: PLC0415
+
+    room = console_width - numbers
+    name = min(NAME_MAX, max(map(cell_len, names)))
+    note = min(NOTE_MAX, max(map(cell_len, notes)))
+    note += GAP * bool(note)
+    if room < min(name, NAME_FEW) + GAP + BAR_MIN + note:
+        note = 0
+    name = min(name, room - note - GAP - BAR_MIN if room - note - GAP - BAR_MIN >= NAME_LEAST else room)
+    bar = min(BAR_MAX, room - note - GAP - name)
+    return _Widths(max(1, name), bar if bar >= BAR_MIN else 0, max(0, note - GAP))
+
+
 def _picture(lines: list[Line], console: "Console") -> None:
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
@@ -196,27 +225,32 @@ def _picture(lines: list[Line], console: "Console") -> None:
     if not lines:
         return
     whole = max(1e-6, *(line.start_ms + line.ms for line in lines))
-    names = [_name(line) for line in lines]
-    left = min(NAME_MAX, max(map(len, names)))
-    noted = min(NOTE_MAX, max(len(line.note) for line in lines))
-    width = max(BAR_MIN, min(BAR_MAX, console.width - left - noted - 22))
+    names = [shown(_name(line)) for line in lines]
+    notes = [shown(line.note) for line in lines]
+    rows = [(f"{line.start_ms:,.1f}", f"{line.ms:,.2f}") for line in lines]
+    numbers = sum(
+        max(len(head), *map(len, column)) + GAP
+        for head, column in zip(NUMBERS, zip(*rows, strict=True), strict=True)
+    )
+    widths = _widths(names, notes, numbers, console.width)
     table = Table(box=None, pad_edge=False, show_header=True, header_style="dim")
-    table.add_column("", width=left, no_wrap=True, overflow="ellipsis")
-    table.add_column("", width=width, no_wrap=True)
-    table.add_column("at ms", justify="right", no_wrap=True)
-    table.add_column("took ms", justify="right", no_wrap=True)
-    table.add_column("", overflow="fold")
-    for line, name in zip(lines, names, strict=True):
-        bar = Text(drawn(line.start_ms, line.ms, whole, width), style=line.style)
-        table.add_row(
-            Text(shown(name)),
-            bar,
-            f"{line.start_ms:,.1f}",
-            f"{line.ms:,.2f}",
-            Text(shown(line.note)),
-        )
+    table.add_column("", width=widths.name, no_wrap=True, overflow="ellipsis")
+    if widths.bar:
+        table.add_column("", width=widths.bar, no_wrap=True)
+    for head in NUMBERS:
+        table.add_column(head, justify="right", no_wrap=True)
+    if widths.note:
+        table.add_column("", width=widths.note, overflow="fold")
+    for line, name, note, row in zip(lines, names, notes, rows, strict=True):
+        bar = Text(drawn(line.start_ms, line.ms, whole, widths.bar), style=line.style) if widths.bar else None
+        cells = [Text(name), bar, *row, Text(note) if widths.note else None]
+        table.add_row(*(cell for cell in cells if cell is not None))
     console.print()
     console.print(table)
+    if not widths.note:
+        for name, note in zip(names, notes, strict=True):
+            if note:
+                console.print(Text(f"  {name.strip()}: {note}"))
 
 
 def drawn(start: float, length: float, whole: float, width: int) -> str:
