@@ -1,12 +1,15 @@
 """`sitsctl logs timeouts` on stores whose failures were mended, took long, or are nobody's cause; and what of it a pipe gets."""
 
+import io
 import json
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from otlp_cases import MS, row
 from sits.app.cli import cli
+from sits.app.trace.downstream import Answer, Looked, _counted, show
 from sits.app.up.attempts import Attempts
 from sits.core.units import SECOND
 from sits.telemetry.logs import Log
@@ -121,3 +124,36 @@ def test_in_a_pipe_a_row_is_a_line_however_long_its_names(asked):
         sum(f"<- {name} engine_unreachable, retried elsewhere of trace" in line for line in said.splitlines())
         == 1
     )
+
+
+@pytest.mark.parametrize("width", [40, 80, 110, 120, 140, 200])
+def test_on_a_screen_no_id_and_no_name_is_broken_in_two(monkeypatch, width):
+    def answer(nth, **more):
+        told = {
+            "service": "gateway",
+            "got": "ERROR: status 503",
+            "engine": "llama-a",
+            "cause": "engine_unreachable",
+        }
+        return Answer(
+            wall_ns=10**18 + nth,
+            trace_id=f"{nth:012x}{'0' * 20}",
+            what="",
+            cause_id="",
+            cause_trace_id="",
+            **{**told, **more},
+        )
+
+    one = tuple(answer(nth, how="mended") for nth in (1, 2, 3))
+    other = tuple(answer(nth, how="trace", service="rag") for nth in (4, 5, 6))
+    out = io.StringIO()
+    monkeypatch.setattr("sits.app.output.console", lambda: Console(file=out, width=width, highlight=False))
+    show(Looked((_counted(one), _counted(other)), (*one, *other)), every=False)
+    said = out.getvalue()
+    for whole in ("llama-a", "engine_unreachable", "09-09 01:46:40", *(f"{nth:012x}" for nth in range(1, 7))):
+        assert whole in said
+    if width >= 110:
+        assert max(map(len, said.splitlines())) <= width
+        assert said.splitlines()[0].split()[:3] == ["engine", "failure", "at"]
+    else:
+        assert said.splitlines()[0].split() == ["engine", "llama-a"]

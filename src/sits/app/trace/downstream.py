@@ -4,13 +4,14 @@ Rules: the join is the store's named query `upstream_failures`; here its rows ar
 frequent first, each with when it was first and last and with traces to look at.
 
 A first try that was made good elsewhere is no answer, but may have closed the engine that later answers lacked; then it is told as such.
-In a pipe a row is one line, however long.
+In a pipe a row is one line, however long; on a screen too narrow for the table each row is a block of lines, so that no id is broken in two.
 
 Deliberately absent: failures that nobody downstream noticed (a retry that went well and closed nothing).
 """
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,7 +21,15 @@ from sits.telemetry.logs import rfc3339
 from sits.telemetry.secrets import text_without_secrets
 from sits.telemetry.store import DuckStore
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 EXAMPLES = 3
+NAMES = ("engine", "failure", "at", "got", "because", "n", "first", "last", "traces")
+GAP = 2
+WORDS = frozenset({"got", "because", "traces"})
+"""Columns of several words."""
+
 _WORDS = {
     "itself": "the answer itself",
     "trace": "same trace",
@@ -120,28 +129,64 @@ def show(found: Looked, *, every: bool) -> None:
     if not found.answers:
         console.print("no answer of that time came from an engine failure")
         return
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("engine", "failure", "at", "got", "because", "n", "first", "last", "traces"):
-        table.add_column(name, justify="right" if name == "n" else "left", overflow="fold")
-    for one in found.counts:
-        table.add_row(
-            output.shown(one.engine),
-            output.shown(one.cause),
-            output.shown(one.service),
-            output.shown(one.got),
-            _WORDS.get(one.how, one.how),
-            f"{one.count:,}",
-            _clock(one.first_wall_ns),
-            _clock(one.last_wall_ns),
-            " ".join(output.shown(trace[:12]) for trace in one.traces),
-        )
-    console.print(table)
+    rows = [_cells(one) for one in found.counts]
+    if (widths := _widths(rows, console.width)) is None:
+        for nth, row in enumerate(rows):
+            _as_block(row, console, first=not nth)
+    else:
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for name, width in zip(NAMES, widths, strict=True):
+            table.add_column(name, justify="right" if name == "n" else "left", width=width, overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
     if every:
         console.print()
         for answer in found.answers:
             console.print(output.shown(_line(answer)), soft_wrap=True)
     else:
         console.print("\n`sitsctl trace` shows one of the traces; times are UTC")
+
+
+def _cells(one: Counted) -> tuple[str, ...]:
+    """A row of the table, in the order of `NAMES`."""
+    made = (one.engine, one.cause, one.service, one.got)
+    return (
+        *map(output.shown, made),
+        _WORDS.get(one.how, one.how),
+        f"{one.count:,}",
+        _clock(one.first_wall_ns),
+        _clock(one.last_wall_ns),
+        " ".join(output.shown(trace[:12]) for trace in one.traces),
+    )
+
+
+def _widths(rows: Sequence[tuple[str, ...]], room: int) -> list[int] | None:
+    """What each column gets, so that lines are broken between words only, and there only where words are; None where that cannot be."""
+    from rich.cells import cell_len  # noqa: PLC0415
+
+    columns = [(name, *column) for name, column in zip(NAMES, zip(*rows, strict=True), strict=True)]
+    most = [max(map(cell_len, column)) for column in columns]
+    widths = [
+        max(cell_len(word) for cell in column for word in (cell.split() if column[0] in WORDS else [cell]))
+        for column in columns
+    ]
+    left = room - sum(widths) - GAP * len(widths)
+    if left < 0:
+        return None
+    for i, full in enumerate(most):
+        more = min(left, full - widths[i])
+        widths[i], left = widths[i] + more, left - more
+    return widths
+
+
+def _as_block(row: tuple[str, ...], console: "Console", *, first: bool) -> None:
+    """A row where the table has no room: a cell a line, none of them cut where it could be copied."""
+    if not first:
+        console.print()
+    wide = max(map(len, NAMES))
+    for name, cell in zip(NAMES, row, strict=True):
+        console.print(f"{name:<{wide}}  {cell}", soft_wrap=True)
 
 
 def _line(one: Answer) -> str:
