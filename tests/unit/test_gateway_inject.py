@@ -1,5 +1,6 @@
 """Faults injected into live traffic: whom they meet, how long they wait, what they answer."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from sits.core.breakpoints import AUTHORIZED, ROUTED
 from sits.core.caller import ANONYMOUS
 from sits.core.config import load_fleet
 from sits.core.errors import ConfigErrors
+from sits.core.fleet_inject import Injection
 from sits.core.request import Chunk, Request
 from sits.core.timeline import Timeline
 from sits.core.units import MS
@@ -101,6 +103,29 @@ def test_the_share_is_of_the_ids_and_each_id_is_always_treated_alike(number):
     draw = drawn(f"{number:032x}")
     told = {injector.decide(ANONYMOUS, "m", "", "/v1/embeddings", {}, draw).outcome for _ in range(2)}
     assert told == {"injected" if number < 2**126 else "none"}
+
+
+@pytest.mark.parametrize(
+    ("share", "draws"),
+    [
+        (0.0, []),
+        (2.0**-33, [0.0]),
+        (0.5, [0.0, 0.25]),
+        (1.0, [0.0, 0.25, 0.5, 1 - 2**-32]),
+        (float("nan"), []),
+    ],
+    ids=str,
+)
+def test_of_a_share_so_many_draws_are_met(share, draws):
+    fleet = load_fleet(FLEET, "f")
+    fleet = msgspec.structs.replace(fleet, injections=(Injection(name="x", share=share, abort=500),))
+    injector = Injector(fleet)
+    met = [
+        draw
+        for draw in (0.0, 0.25, 0.5, 1 - 2**-32)
+        if injector.decide(ANONYMOUS, "m", "", "/v1/embeddings", {}, draw).choice
+    ]
+    assert met == draws
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ class Injector:
         region = self._matcher.region_of(caller, headers)
         match: Match = self._matcher.match(caller, model, adapter, endpoint, headers, region=region)
         fault: Injection | None = self._faults.get(match.route)
-        if fault is None or draw >= fault.share:
-            return NONE
-        reasons = {"delay_ns": fault.delay, "abort": fault.abort, "share": fault.share, "draw": draw}
-        return Decision(policy="inject", outcome="injected", choice=fault.name, reasons=reasons)
+        if fault is not None and draw < fault.share:  # a share that is no number injects nothing
+            reasons = {"delay_ns": fault.delay, "abort": fault.abort, "share": fault.share, "draw": draw}
+            return Decision(policy="inject", outcome="injected", choice=fault.name, reasons=reasons)
+        return NONE
