@@ -241,6 +241,19 @@ def test_lines_are_read_back_by_level_trace_and_process(hung):
     assert run("logs", "--store", store, "--limit", "1")[1].count("\n") == 1
 
 
+def test_lines_of_a_trace_are_found_by_whatever_names_it(hung):
+    store = hung[0]
+    whole = run("logs", "--trace", HANGS, "--store", store)[1]
+    assert "engine_timeout" in whole
+    for asked in (HANGS.upper(), HANGS[:8], f"00-{HANGS}-{CALLER}-01"):
+        assert run("logs", "--trace", asked, "--store", store)[1] == whole
+    with pytest.raises(UnknownError, match="give more digits"):
+        run("logs", "--trace", "000000", "--store", store)
+    with pytest.raises(CallerError, match="is no id"):
+        run("logs", "--trace", "nobody", "--store", store)
+    assert run("logs", "--trace", "d" * 32, "--json", "--store", store)[1] == ""
+
+
 def test_following_ends_with_an_interrupt_and_shows_what_comes(hung):
     store = hung[0]
     process = subprocess.Popen(

@@ -56,7 +56,12 @@ def trace(id: str, every: bool, store: Path, as_json: bool) -> int:  # noqa: A00
 
 
 @click.group(invoke_without_command=True, short_help="What a gateway said; which failures answers came from.")
-@click.option("--trace", "trace_id", default=None, help="Only lines of this trace (whole id).")
+@click.option(
+    "--trace",
+    "trace_id",
+    default=None,
+    help="Only lines of this trace: its id, a traceparent, or first digits.",
+)
 @click.option(
     "--level", type=click.Choice(LEVELS), default="info", show_default=True, help="This level and above."
 )
@@ -89,12 +94,14 @@ def logs(
     if ctx.invoked_subcommand is not None:
         return 0
     from sits.app import output  # noqa: PLC0415
+    from sits.app.trace.finding import trace_of  # noqa: PLC0415
     from sits.telemetry.store import DuckStore  # noqa: PLC0415
     from sits.telemetry.tail import Tail  # noqa: PLC0415
     from sits.world import RealWorld  # noqa: PLC0415
 
     output.require_store(store)
     world, levels = RealWorld(), LEVELS[LEVELS.index(level) :]
+    trace_id = None if trace_id is None else trace_of(store, trace_id, world)
     tail = Tail(store, "logs", world=world) if follow else None
     asked = {"trace_id": trace_id, "process": process, "levels": ",".join(levels), "limit": limit}
     with DuckStore(store, world=world) as opened:

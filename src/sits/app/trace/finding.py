@@ -26,7 +26,7 @@ from sits.telemetry.logs import facts_of, rfc3339
 from sits.telemetry.secrets import text_without_secrets, without_secrets
 from sits.telemetry.store import DuckStore
 
-DIGITS_MIN = 6
+DIGITS_MIN, WHOLE = 6, 32
 SHOWN = 8
 """Traces named when an id is of several."""
 
@@ -124,12 +124,8 @@ def find(store: Path, asked: str, world: World) -> Found:
         CallerError: that is no id; UnknownError: nothing, or more than one trace, begins so.
 
     """
-    prefix = prefix_of(asked)
     with DuckStore(store, world=world) as opened:
-        traces = [str(row["trace_id"]) for row in opened.scan("ids_like", prefix=prefix)]
-        if len(traces) != 1:
-            raise _none(opened, store, asked) if not traces else _several(asked, traces)
-        (trace_id,) = traces
+        trace_id = _trace_of(opened, store, asked)
         rows = opened.scan("trace", trace_id=trace_id)
         sources: Sequence[Source] = ()
         if (sightings := opened.scan("trace_sightings", trace_id=trace_id)) and rows:
@@ -156,18 +152,36 @@ def request_of(store: Path, asked: str, world: World) -> str:
         CallerError: that is no id; UnknownError: nothing begins so, or more than one request.
 
     """
-    prefix = prefix_of(asked)
     with DuckStore(store, world=world) as opened:
-        traces = [str(row["trace_id"]) for row in opened.scan("ids_like", prefix=prefix)]
-        if len(traces) != 1:
-            raise _none(opened, store, asked) if not traces else _several(asked, traces)
-        ids = [str(row["id"]) for row in opened.scan("trace", trace_id=traces[0])]
+        ids = [str(row["id"]) for row in opened.scan("trace", trace_id=_trace_of(opened, store, asked))]
         if not ids:
             raise _none(opened, store, asked)
+    prefix = prefix_of(asked)
     meant = [one for one in ids if one.startswith(prefix)] or ids
     if len(meant) > 1:
         raise _several(asked, meant, "requests")
     return meant[0]
+
+
+def trace_of(store: Path, asked: str, world: World) -> str:
+    """The id of the trace that `asked` names; a whole one is itself, whether or not it is there yet.
+
+    Raises:
+        CallerError: that is no id; UnknownError: nothing, or more than one trace, begins so.
+
+    """
+    prefix = prefix_of(asked)
+    if len(prefix) == WHOLE:
+        return prefix
+    with DuckStore(store, world=world) as opened:
+        return _trace_of(opened, store, asked)
+
+
+def _trace_of(opened: DuckStore, store: Path, asked: str) -> str:
+    traces = [str(row["trace_id"]) for row in opened.scan("ids_like", prefix=prefix_of(asked))]
+    if len(traces) != 1:
+        raise _none(opened, store, asked) if not traces else _several(asked, traces)
+    return traces[0]
 
 
 def prefix_of(asked: str) -> str:
