@@ -1,9 +1,15 @@
 """What monitoring gets from a fleet: rules that fire in time and else are quiet, configurations their servers take, dashboards Grafana takes."""
 
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import yaml
@@ -310,6 +316,38 @@ def test_a_breach_reaches_the_webhook_through_the_real_servers_and_every_express
     assert delay.webhook_s <= 15
     told = [one for one in stack.webhook.told if one.name == "SitsLatencyFastBurn"]
     assert (told[0].labels["environment"], told[0].labels["fleet"]) == ("prod", "shop")
+
+
+@needs_servers
+@pytest.mark.parametrize("begun", ["prometheus.yml", "gateway.log"])
+def test_a_measurement_that_is_told_to_end_leaves_no_process_and_no_folder(tmp_path, begun):
+    file, temporary = tmp_path / "fleet.yaml", tmp_path / "temporary"
+    file.write_text(dump_fleet(fleet(telemetry="{alert_within: 15s}")))
+    temporary.mkdir()
+    line = [sys.executable, "-m", "sits.app.cli", "alerts", "measure", str(file)]
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, start_new_session=True) as process:
+        pause = threading.Event()
+        for _ in range(600):
+            if list(temporary.glob(f"*/{begun}")) or process.poll() is not None:
+                break
+            pause.wait(0.05)
+        (folder,) = temporary.iterdir()
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not folder.exists()
+    assert members(process.pid) == []
+
+
+def members(session):
+    """The processes of a session that are left."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            after = stat.read_text().rpartition(")")[2].split()
+            found += [stat.parent.name] if int(after[3]) == session and after[0] != "Z" else []
+    return found
 
 
 def test_what_was_measured_is_told_with_its_promise():

@@ -43,6 +43,7 @@ from sits.app.top.commands import top
 from sits.app.trace.commands import logs, trace
 from sits.app.up.files import raise_file_limit
 from sits.app.whose_store import show
+from sits.bench.leaving import ends_when_told
 
 OK, MISSED, USAGE, FAILED, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
 
@@ -341,7 +342,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """The console script: run the command of `argv` and exit with its code."""
     write_every_letter()
     raise_file_limit()  # a month of a store is 720 indexes, each an open file
-    sys.exit(run_command(lambda: cli.main(args=argv, prog_name="sitsctl", standalone_mode=False)))
+    with ends_when_told():
+        code = run_command(lambda: cli.main(args=argv, prog_name="sitsctl", standalone_mode=False))
+    sys.exit(code)
 
 
 def run_command(command: Callable[[], Any]) -> int:
@@ -357,8 +360,8 @@ def run_command(command: Callable[[], Any]) -> int:
         click.echo("interrupted", err=True)
         return INTERRUPTED
     except SystemExit as stop:
-        # click leaves this way for shell completion (0), and for a reader like `| head` that has gone (1)
-        return BROKEN_PIPE if stop.code else OK
+        # click leaves this way for shell completion (0), and for a reader like `| head` that has gone (1); above 128 a signal said so
+        return stop.code if isinstance(stop.code, int) and stop.code != 1 else BROKEN_PIPE
     except BrokenPipeError:
         # The reader went while the last lines were flushed; Python would complain once more on closing stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -28,16 +28,15 @@ import re
 import signal
 import subprocess
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
 
 import msgspec
 
+from sits.bench.leaving import ends_when_told
 from sits.bench.procstart_listeners import listening
 from sits.core.errors import ConfigError, EngineError
 from sits.core.units import MS, SECOND
@@ -173,7 +172,7 @@ def watch(
         )
     environment = dict(os.environ) | ({"PYTHONPROFILEIMPORTTIME": "1"} if import_times else {})
     told_at_death = _told_at_death()
-    with tempfile.TemporaryFile() as output, _ends_when_told():
+    with tempfile.TemporaryFile() as output, ends_when_told():
         begin_ns = world.now_ns()
         try:
             process = subprocess.Popen(  # noqa: S603  # running what the user asked for is the point
@@ -203,24 +202,6 @@ def _told_at_death() -> Callable[[], None]:
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
     return ask
-
-
-@contextmanager
-def _ends_when_told() -> Iterator[None]:
-    """SIGTERM and SIGHUP leave by an exception, past whatever has to be ended; only a main thread may ask for that."""
-
-    def leave(number: int, _frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {sign: signal.signal(sign, leave) for sign in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for sign, handler in before.items():
-            signal.signal(sign, handler)
 
 
 def _watched(

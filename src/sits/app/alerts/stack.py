@@ -14,7 +14,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
@@ -102,32 +102,37 @@ class Stack:
         self._fleet = fleet
         self._processes: list[subprocess.Popen[bytes]] = []
         self._pause = threading.Event()
+        self._ports = free_port(), free_port()
+        self.url = f"http://127.0.0.1:{self._ports[0]}"
+        self._undo = ExitStack()
 
     def __enter__(self) -> Self:
-        self.webhook = Webhook(self._world)
-        prometheus, alertmanager = free_port(), free_port()
-        self.url = f"http://127.0.0.1:{prometheus}"
+        with ExitStack() as undo:
+            self.webhook = undo.enter_context(closing(Webhook(self._world)))
+            undo.callback(self._end)
+            self._write()
+            self._start(
+                1, "alertmanager", self._ports[1], "--storage.path=alertmanager", "--cluster.listen-address="
+            )
+            self._start(0, "prometheus", self._ports[0], "--storage.tsdb.path=prometheus")
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._undo.close()
+
+    def _write(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
+        alertmanagers = [f"127.0.0.1:{self._ports[1]}"]
         files = {
             "rules.yaml": rules_of(self._fleet),
-            "prometheus.yml": prometheus_of(
-                self._fleet, self._targets, [f"127.0.0.1:{alertmanager}"], "rules.yaml"
-            ),
+            "prometheus.yml": prometheus_of(self._fleet, self._targets, alertmanagers, "rules.yaml"),
             "alertmanager.yml": alertmanager_of(self._fleet, [self.webhook.url]),
         }
         for name, data in files.items():
             (self.folder / name).write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
-        try:
-            self._start(
-                1, "alertmanager", alertmanager, "--storage.path=alertmanager", "--cluster.listen-address="
-            )
-            self._start(0, "prometheus", prometheus, "--storage.tsdb.path=prometheus")
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def _end(self) -> None:
         for process in self._processes:
             process.terminate()
         for process in self._processes:
@@ -136,7 +141,6 @@ class Stack:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        self.webhook.close()
 
     def query(self, expr: str) -> list[dict[str, Any]]:
         """The samples of an instant query."""
