@@ -10,6 +10,7 @@ from engine_recordings import RECORDINGS, engine, write_recording
 from sits.bench.accuracy import (
     Compared,
     RequestErrors,
+    checked,
     compare,
     folds,
     held_out,
@@ -140,6 +141,31 @@ def test_a_summary_counts_what_lies_in_its_range():
     assert found.runs == 2
     assert found.median["ttft_ms"]["p50"] == pytest.approx(0.2)
     assert found.covered == 0.5
+
+
+def test_what_lay_outside_of_its_range_says_by_how_much_ranges_are_widened():
+    inside = [row(run=f"r{i}") for i in range(8)]
+    assert summary(inside).beyond == {"ttft_ms": 0.0}
+    outside = [row(run="far", measured=240.0), row(run="farther", measured=30.0)]  # 120 x 2 and 90 / 3
+    assert summary(inside + outside).beyond["ttft_ms"] == pytest.approx(np.log(3), abs=1e-4)
+    many = [row(run=f"r{i}", measured=100.0 + 2 * i) for i in range(99)]  # 120 is the end of the range
+    within = [one for one in many if one.measured <= 120.0 * np.exp(summary(many).beyond["ttft_ms"]) + 0.01]
+    assert 0.9 <= len(within) / len(many) <= 0.93
+
+
+def test_a_checked_model_states_ranges_as_wide_as_runs_left_out_need(closed):
+    model = checked(closed, passes=4)
+    run = closed.runs[0]
+    plain = msgspec.structs.replace(model, held_out=None)
+    wide, narrow = (predict(one, asked_of(run), wanted_for(run, 0, 4)) for one in (model, plain))
+    for metric, by in model.held_out.beyond.items():
+        mine, its = wide.quantiles[metric], narrow.quantiles[metric]
+        assert mine.p99 == its.p99
+        assert mine.high["p99"] == pytest.approx(its.high["p99"] * np.exp(by))
+        assert mine.low["p50"] == pytest.approx(its.low["p50"] * np.exp(-by))
+    assert max(model.held_out.beyond.values()) > 0
+    unchecked = "whether ranges are wide enough is not known"
+    assert [any(unchecked in text for text in one.warnings) for one in (wide, narrow)] == [False, True]
 
 
 def accuracy():

@@ -125,7 +125,7 @@ def _errors(model: FittedEngine) -> str:
         rows.append(element("tr", element("td", escape(metric[:-3].upper())), *cells))
     note = (
         f"Median over {held.runs} runs, each predicted by a model of the others, and the 90th percentile behind it. "
-        f"{held.covered:.0%} of the measured figures lay in the range their prediction stated (90 % is meant)."
+        f"{held.covered:.0%} of the measured figures lay in the range of the passes (90 % is meant); predictions widen theirs by what was lacking."
     )
     return (
         f"<h2>Error on runs left out</h2>{element('table', *rows)}{element('p', escape(note), class_='soft')}"

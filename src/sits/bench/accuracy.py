@@ -5,6 +5,8 @@
     its interval  5th to 95th percentile of the error when the measured requests are resampled in stretches (moving blocks of about n^(1/3):
                   neighbours share a queue, so single requests would make the interval too short)
     covered       whether the measured figure lies in the range that the prediction itself states
+    beyond        how far outside of its range a measured figure lies, as a log ratio, below 0 inside; of a metric's figures the value that nine in ten
+                  do not exceed, counted as one run more (the next one), is by how much a checked model's ranges are widened
 
 Folds interleave the runs in order of time, so that each leaves out loads from all over the recording.  A closed loop is predicted as a closed
 loop of its users; open arrivals are taken as sent.  Prefix hits are told, as they belong to what was asked.
@@ -12,6 +14,7 @@ loop of its users; open arrivals are taken as sent.  Prefix hits are told, as th
 Deliberately absent: any choice made by looking at these errors.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -30,6 +33,8 @@ Progress = Callable[..., None]
 FIGURES = ("mean", "p50", "p90", "p99")
 RESAMPLES = 400
 FOLDS = 5
+IN_RANGE = 0.9
+TINIEST_MS = 1e-6
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +56,14 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     def covered(self) -> bool:
         """Whether the measured figure lies in the stated range."""
         return self.range_low <= self.measured <= self.range_high
+
+    @property
+    def beyond(self) -> float:
+        """Log ratio by which the measured figure is outside of its range; below 0 inside."""
+        low, measured, high = (
+            max(one, TINIEST_MS) for one in (self.range_low, self.measured, self.range_high)
+        )
+        return math.log(max(low / measured, measured / high))
 
 
 class RequestErrors(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,6 +184,27 @@ def held_out(
     return compared, single
 
 
+def checked(
+    recording: Recording,
+    *,
+    seed: int = 0,
+    passes: int = 10,
+    progress: Progress = lambda *_a: None,
+    fit: Callable[[Recording], FittedEngine] = calibrate,
+) -> FittedEngine:
+    """A model with what was found by leaving out runs of the same recording; of one run, or where nothing can be left out, without.
+
+    Raises:
+        ConfigError: the recording cannot carry a fit.
+
+    """
+    model = fit(recording)
+    if len(recording.runs) < 2:
+        return model
+    compared, _ = held_out(recording, seed=seed, passes=passes, progress=progress, fit=fit)
+    return msgspec.structs.replace(model, held_out=summary(compared))
+
+
 def transferred(
     model: FittedEngine, recording: Recording, *, seed: int = 0, passes: int = 10
 ) -> tuple[list[Compared], list[RequestErrors]]:
@@ -199,4 +233,13 @@ def summary(compared: Sequence[Compared]) -> HeldOut:
         median=medians,
         p90=worst,
         covered=round(float(np.mean([one.covered for one in compared])), 3) if compared else 0.0,
+        beyond={metric: _beyond([one for one in compared if one.metric == metric]) for metric in medians},
     )
+
+
+def _beyond(rows: Sequence[Compared]) -> float:
+    """What nine in ten do not exceed: the ceil(0.9 (1 + 1/runs) n)-th smallest of n, their largest where there are too few."""
+    ascending = sorted(row.beyond for row in rows)
+    runs = len({row.run for row in rows})
+    place = min(len(ascending), math.ceil(IN_RANGE * (1 + 1 / runs) * len(ascending)))
+    return round(max(0.0, ascending[place - 1]), 4)

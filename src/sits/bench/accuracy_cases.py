@@ -6,19 +6,32 @@
     later                fitted to the earlier half, to predict the later half: the machine has moved meanwhile
     not told             loads left out, without being told which prompts the prefix cache holds
 
-and two yardsticks: what the same run varies by itself, and a step-time law of three parameters.
+Each model is checked by leaving out runs of what it is fitted to, as `sitsctl calibrate` does, so ranges are those a user is told; what a model is
+judged by never tuned it.
+
+And two yardsticks: what the same run varies by itself, and a step-time law of three parameters.
 
 Deliberately absent: figures of GPUs (they have recordings and scripts of their own), and any case left out for its result.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sits.bench.accuracy import Compared, RequestErrors, compare, folds, held_out, transferred, wanted_for
+from sits.bench.accuracy import (
+    Compared,
+    RequestErrors,
+    checked,
+    compare,
+    folds,
+    held_out,
+    transferred,
+    wanted_for,
+)
 from sits.bench.calibrating import asked_of, calibrate, limits_of, steps_of
 from sits.bench.lines import objects
 from sits.bench.predictions import predict
@@ -150,18 +163,19 @@ def _halves(recording: Recording, first: Callable[[str], bool]) -> tuple[Recordi
 
 
 def _left_out(recording: Recording, passes: int) -> Callable[[], Result]:
-    return lambda: held_out(recording, passes=passes)
+    return lambda: held_out(recording, passes=passes, fit=partial(checked, passes=passes))
 
 
 def _moved(fitted: Recording, predicted: Recording, passes: int) -> Callable[[], Result]:
-    return lambda: transferred(calibrate(fitted), predicted, passes=passes)
+    return lambda: transferred(checked(fitted, passes=passes), predicted, passes=passes)
 
 
 def _untold(recording: Recording, passes: int) -> Callable[[], Result]:
     def work() -> Result:
         rows: list[Compared] = []
         for left_out in folds(recording.runs):
-            model = calibrate(recording.only({run.name for run in recording.runs} - set(left_out)))
+            others = {run.name for run in recording.runs} - set(left_out)
+            model = checked(recording.only(others), passes=passes)
             for run in recording.only(set(left_out)).runs:
                 asked = msgspec.structs.replace(asked_of(run), cached_tokens=None)
                 rows += compare(predict(model, asked, wanted_for(run, 0, passes)), run)

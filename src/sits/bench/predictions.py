@@ -5,7 +5,10 @@
                                passes' requests together it would be another figure: the P99 of ten requests is near to their largest,
                                and seldom as large as the P99 of thousands
     its range                  5th to 95th percentile of the quantile over passes in which the machine's speed is drawn too, from the
-                               spread its runs had while recorded: where one run's measured quantile should lie
+                               spread its runs had while recorded; wider on both sides by as much as nine in ten measured figures of
+                               runs left out while fitting lay outside of that: where one run's measured quantile should lie
+
+The last step is conformalised quantile regression (Romano, Patterson and Candes 2019): right on average over runs like those recorded.
 
 Every prediction carries the definitions of its metrics, what was assumed, and a warning for whatever lies outside what the model has seen.
 
@@ -13,7 +16,8 @@ Deliberately absent: printing, and reading files.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -36,7 +40,7 @@ DEFINITIONS = {
     "tpot_ms": "time per output token: (last token - first token) / (output tokens - 1), so without the first; none for one token; ms",
     "e2e_ms": "end to end: from the request being sent to the end of its answer at the caller; ms",
     "p50..p99": "quantiles over the run's requests (linear between order statistics), the median over the passes; mean likewise",
-    "low, high": "5th to 95th percentile over passes with the machine's speed drawn from its spread while recorded: where one run should lie",
+    "low, high": "5th to 95th percentile over passes with the machine's speed drawn from its spread while recorded, widened by what runs left out of the fit lay outside of that: where one run should lie",
 }
 PASSES, PASSES_LEAST, T_MOST = 16, 4, 6.0
 REQUESTS_MANY = 3000
@@ -145,7 +149,10 @@ def predict(
             )
         )
     warnings = told_of(asked, plain) + _beyond(model, asked, plain)
-    return summed(asked, loop, plain, drawn, assumed, warnings)
+    if model.held_out is None:
+        warnings.append("no run was left out while fitting: whether ranges are wide enough is not known")
+    wider = model.held_out.beyond if model.held_out else {}
+    return summed(asked, loop, plain, drawn, assumed, warnings, wider)
 
 
 def passes_for(requests: int) -> int:
@@ -204,8 +211,9 @@ def summed(
     drawn: Sequence[Pass],
     assumed: Sequence[str],
     warnings: Sequence[str],
+    wider: Mapping[str, float] = MappingProxyType({}),
 ) -> Predicted:
-    """Passes summed up; without `drawn` ones nothing is known of ranges."""
+    """Passes summed up; without `drawn` ones nothing is known of ranges.  `wider`: log ratio by metric, of both ends of its ranges."""
     refused = np.isnan(plain[0].e2e_ms)
     span = float(
         np.median([np.nanmax(one.arrival_ms + one.e2e_ms) if not refused.all() else np.nan for one in plain])
@@ -218,7 +226,7 @@ def summed(
         asked=asked,
         loop=loop,
         **rows,
-        quantiles={name: _quantiles(name, plain, drawn) for name in METRICS},
+        quantiles={name: _quantiles(name, plain, drawn, wider.get(name, 0.0)) for name in METRICS},
         all_passes={name: np.concatenate([getattr(one, name) for one in plain]) for name in METRICS},
         refused=int(refused.sum()),
         span_s=span / 1e3,
@@ -261,12 +269,14 @@ def usual(columns: Sequence[Floats]) -> dict[str, float]:
     return {key: float(np.median([one[key] for one in each])) for key in each[0]}
 
 
-def _quantiles(name: str, plain: Sequence[Pass], drawn: Sequence[Pass]) -> Quantiles:
+def _quantiles(name: str, plain: Sequence[Pass], drawn: Sequence[Pass], wider: float) -> Quantiles:
     middle = usual([getattr(one, name) for one in plain])
     single = [figures(getattr(one, name)) for one in drawn]
     low, high = (
-        {key: float(np.percentile([one[key] for one in single], at)) for key in middle} if single else {}
-        for at in (5, 95)
+        {key: float(np.percentile([one[key] for one in single], at)) * math.exp(by) for key in middle}
+        if single
+        else {}
+        for at, by in ((5, -wider), (95, wider))
     )
     return Quantiles(**middle, low=low, high=high)
 
