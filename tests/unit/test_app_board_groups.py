@@ -5,7 +5,7 @@ import tracemalloc
 import pytest
 
 from board_rows import MINUTE_NS, row, stored
-from sits.app.board.groups import BAD_MIN, KINDS, groups
+from sits.app.board.groups import KINDS, groups
 from sits.app.board.window import Look, Only
 from sits.core.config import load_fleet
 from sits.telemetry.store import DuckStore

@@ -348,6 +348,7 @@ engines:
 
 def test_a_quota_is_one_for_all_workers_and_outlives_them(tmp_path):
     """30 requests a day: so many are answered, whichever worker they come to, whoever is killed in between, and after a restart."""
+    pause = threading.Event()
     with GatedEngine().serving() as engine:
 
         def until_refused(up, most):
@@ -364,7 +365,11 @@ def test_a_quota_is_one_for_all_workers_and_outlives_them(tmp_path):
             done += until_refused(up, 5)
             os.kill(up.notice(tmp_path / "store").processes["keeper"], signal.SIGKILL)
             up.hear("keeper works again")
-            done += until_refused(up, 5)
+            while (
+                ask(up)[0] == 503
+            ):  # workers may hear of it a moment later; who is refused has spent nothing
+                pause.wait(0.02)
+            done += 1 + until_refused(up, 4)
             assert 15 <= done <= 20, "what a killed worker had not reported yet counts as spent"
             up.stop()
         with serving(tmp_path, QUOTAS, url=engine.url) as up:

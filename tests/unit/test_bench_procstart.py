@@ -115,7 +115,8 @@ def test_one_that_never_listens_is_ended_at_its_limit(tmp_path):
 def test_whatever_ends_the_watcher_ends_what_it_watches(tmp_path, sign):
     started = tmp_path / "pid"
     code = (
-        "import sys; from sits.bench.procstart import watch; from sits.world import RealWorld\n"
+        "import signal, sys; from sits.bench.procstart import watch; from sits.world import RealWorld\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # whatever the tests were started by
         "watch(['sh', '-c', f'echo $$ > {sys.argv[1]}.part; mv {sys.argv[1]}.part {sys.argv[1]}; echo x; exec sleep 600'], RealWorld())"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(started)], stderr=subprocess.DEVNULL) as watcher:

@@ -11,6 +11,10 @@ slowest       by group and metric: whole and stages of the slowest 3 %, so that 
 It may be deleted at any time: answers stay the same and take longer.  It is made once an hour is over (`telemetry.tending`), of parts with
 at least `WORTH` rows.
 
+`slices-WRITER-FIRST-LAST.bin` is the same of every `SLICE_ROWS` rows of the part, in the order of the file, for windows that cut the hour: all groups once a slice
+(empty ones too), and in the head which rows and times a slice has.  Rows are nearly in the order of time there, and a slice says of itself from when to
+when, so a late row makes a slice longer and no answer wrong.  Parts of less than two slices have none.
+
 Rows that stand for different numbers of requests (`weight`) are in different groups, so that one number says it of all.
 
 Rules: a time that is not seen, or negative, is -1 and in none of the pieces; whole and stages are those of `telemetry.stage_queries`.
@@ -35,6 +39,9 @@ from sits.telemetry.stage_queries import E2E, SPANS, THOUSANDTHS, TTFT, both, to
 WORTH = 20_000
 """Rows below which reading them is as quick."""
 
+SLICE_ROWS = 131_072
+"""Rows of a slice: 16 row groups of a file, read in a tenth of a second.  Half as many would be twice the arrays to choose from."""
+
 SLOWEST = 0.03
 METRICS: dict[str, int] = {TTFT: FIRST_TOKEN, E2E: SENT}
 """Metric, and how many stages it is made of."""
@@ -43,7 +50,18 @@ _MAGIC = b"SITSIDX2"
 Group = tuple[str, str, str]
 
 
-class Head(msgspec.Struct, frozen=True):
+class Slice(msgspec.Struct, frozen=True, array_like=True):
+    """Rows `first_row` up to before `end_row` of the file: their times, and the groups `first_group` up to before `end_group` that are theirs."""
+
+    first_row: int
+    end_row: int
+    first_wall_ns: int
+    last_wall_ns: int
+    first_group: int
+    end_group: int
+
+
+class Head(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where everything is: offsets in bytes from the end of the head."""
 
     rows: int
@@ -58,11 +76,18 @@ class Head(msgspec.Struct, frozen=True):
     """By metric and group: requests, ns of the whole, ns of each stage."""
     slowest: dict[str, list[tuple[int, int]]]
     """By metric and group: offset and how many rows of (whole, stages...) in descending order of the whole."""
+    slices: list[Slice] = []
+    """Of a file of slices alone."""
 
 
 def index_of(part: Path) -> Path:
     """Where the index of a part is."""
     return part.with_name("index-" + part.name.removeprefix("part-").removesuffix(".parquet") + ".bin")
+
+
+def slices_of(part: Path) -> Path:
+    """Where the slices of a part are."""
+    return part.with_name("slices-" + part.name.removeprefix("part-").removesuffix(".parquet") + ".bin")
 
 
 def is_index(path: Path) -> bool:
@@ -74,15 +99,16 @@ def is_index(path: Path) -> bool:
     return True
 
 
-def made(db: Any, part: Path) -> bytes:
-    """The index of `part` as bytes; `db` is a connection to ask with."""
-    return _Maker(db, part).made()
+def made(db: Any, part: Path, slice_rows: int = 0) -> bytes:
+    """The index of `part` as bytes, or its slices of so many rows; `db` is a connection to ask with."""
+    return _Maker(db, part, slice_rows).made()
 
 
 class _Maker:
-    def __init__(self, db: Any, part: Path) -> None:
+    def __init__(self, db: Any, part: Path, slice_rows: int) -> None:
         self._db = db
-        self._read = f"read_parquet({quoted(str(part))})"
+        self._slice_rows = slice_rows
+        self._read = f"read_parquet({quoted(str(part))}, file_row_number=true)"
         self._pieces: list[bytes] = []
         self._at = 0
 
@@ -90,12 +116,18 @@ class _Maker:
         rows, first, last = self._db.execute(
             f"SELECT count(*), min(wall_ns), max(wall_ns) FROM {self._read}"
         ).fetchone()
-        groups, weights = self._grouped()
+        slices = self._sliced(rows) if self._slice_rows else []
+        groups, weights = self._grouped(max(len(slices), 1))
+        each = len(groups) // max(len(slices), 1)
+        slices = [
+            msgspec.structs.replace(one, first_group=i * each, end_group=(i + 1) * each)
+            for i, one in enumerate(slices)
+        ]
         durations, wholes = self._durations(len(groups))
         sums, slowest = {}, {}
         for metric in METRICS:
             sums[metric], slowest[metric] = self._metric(metric, *wholes[metric])
-        head = Head(rows, first or 0, last or 0, groups, weights, durations, sums, slowest)
+        head = Head(rows, first or 0, last or 0, groups, weights, durations, sums, slowest, slices)
         text = msgspec.json.encode(head)
         text += b" " * (-len(text) % 8)
         return _MAGIC + struct.pack("<Q", len(text)) + text + b"".join(self._pieces)
@@ -106,20 +138,30 @@ class _Maker:
         self._at += len(self._pieces[-1])
         return at
 
-    def _grouped(self) -> tuple[list[Group], list[int]]:
-        """The groups and their weights; `_order` has the completed rows group by group, from `_edges[g]` on."""
+    def _sliced(self, rows: int) -> list[Slice]:
+        found = self._db.execute(f"""SELECT file_row_number // {self._slice_rows} AS i, min(wall_ns), max(wall_ns)
+            FROM {self._read} GROUP BY i ORDER BY i""").fetchall()
+        step = self._slice_rows
+        return [
+            Slice(i * step, min((i + 1) * step, rows), first or 0, last or 0, 0, 0)
+            for i, first, last in found
+        ]
+
+    def _grouped(self, slices: int) -> tuple[list[Group], list[int]]:
+        """The groups of each slice and their weights; `_order` has the completed rows group by group, from `_edges[g]` on."""
         done = f"{self._weighted()} WHERE outcome = 'completed'"
         found = self._db.execute(
             f"SELECT DISTINCT run_id, model, engine, {THOUSANDTHS} AS w FROM {done} ORDER BY ALL"
         ).fetchall()
         listed = ", ".join(quoted("\x1f".join(map(str, group))) for group in found) or "''"
         told = f"run_id || chr(31) || model || chr(31) || engine || chr(31) || {THOUSANDTHS}"
+        of = f"file_row_number // {self._slice_rows} * {len(found)} + " if self._slice_rows else ""
         group = arrays(
-            self._db.execute(f"SELECT (list_position([{listed}], {told}) - 1)::INTEGER AS g FROM {done}")
+            self._db.execute(f"SELECT ({of}list_position([{listed}], {told}) - 1)::INTEGER AS g FROM {done}")
         )["g"]
         self._order = np.argsort(group, kind="stable").astype(np.uint32)
-        self._edges = np.searchsorted(group[self._order], np.arange(len(found) + 1)).tolist()
-        return [row[:3] for row in found], [row[3] for row in found]
+        self._edges = np.searchsorted(group[self._order], np.arange(slices * len(found) + 1)).tolist()
+        return [row[:3] for row in found] * slices, [row[3] for row in found] * slices
 
     def _weighted(self) -> str:
         """What is read; a file of before there were weights has none."""
@@ -214,11 +256,11 @@ class Index:
         ]
         return max((at + size for at, size in tables), default=0)
 
-    def groups(self, wanted: Sequence[str | None]) -> list[int]:
-        """Groups of this run, model and engine (None: any)."""
+    def groups(self, wanted: Sequence[str | None], first: int = 0, end: int | None = None) -> list[int]:
+        """Groups of this run, model and engine (None: any), of those from `first` up to before `end`."""
         return [
             i
-            for i, group in enumerate(self.head.groups)
+            for i, group in enumerate(self.head.groups[first:end], first)
             if all(want is None or want == told for want, told in zip(wanted, group, strict=True))
         ]
 

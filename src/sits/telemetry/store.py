@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from sits.core.errors import BugError
 from sits.core.ports import World
 from sits.telemetry.dialects import PARAMETER
-from sits.telemetry.duck import WRITTEN, StoreError, arrays, connect, failure, quoted, rows_from
+from sits.telemetry.duck import WRITTEN, StoreError, arrays, between, connect, failure, quoted, rows_from
 from sits.telemetry.durable import deleted, sync
 from sits.telemetry.indexed import QUICK, Indexes, window
 from sits.telemetry.narrowing import NARROWED, Picked
@@ -44,6 +44,7 @@ from sits.telemetry.parts import (
 from sits.telemetry.pending import Pending
 from sits.telemetry.queries import QUERIES, parameters_of, tables_of, weighted_of
 from sits.telemetry.tables import FIGURES, TABLES, Columns, checked
+from sits.telemetry.unindexed import Parts
 from sits.world import RealWorld
 
 T = TypeVar("T")
@@ -238,15 +239,16 @@ class DuckStore:
         if self.path is None or query not in QUICK or given.keys() - parameters_of(query):
             return None
         parts = [Path(file) for file in self._files("requests")]
-        asked = window(parts, self._indexes.of(parts), given, self._select)
+        asked = window(parts, self._indexes, given, self._select)
         try:
             return QUICK[query](asked) if asked.indexed else None
         except self._failure:
             return None  # a file was merged or deleted meanwhile, or is none: the query says which
 
-    def _select(self, parts: Sequence[Path], sql: str, parameters: Mapping[str, Any]) -> Columns:
-        """Columns of a select from `requests` as these files and what is pending have it."""
-        self._view("requests", list(map(str, parts)))
+    def _select(self, parts: Parts, sql: str, parameters: Mapping[str, Any]) -> Columns:
+        """Columns of a select from `requests` as these and what is pending have it."""
+        pieces = [between(str(part), first, end) for part, first, end in parts.pieces]
+        self._view("requests", list(map(str, parts.whole)), pieces=pieces)
         return arrays(self._db.execute(sql, {name: parameters.get(name) for name in PARAMETER.findall(sql)}))
 
     def _files(self, table: str) -> list[str]:
@@ -259,10 +261,12 @@ class DuckStore:
         except OSError as error:
             raise StoreError(f"the store cannot be read: {error}", hint="is it ours to read?") from error
 
-    def _view(self, table: str, files: Sequence[str], beside: str = "") -> None:
-        """(Re)make the view `table`: what is pending, what `files` hold, and what is in the table `beside`."""
+    def _view(self, table: str, files: Sequence[str], beside: str = "", pieces: Sequence[str] = ()) -> None:
+        """(Re)make the view `table`: what is pending, what `files` hold, what is in the table `beside`, and what the selects `pieces` give."""
         pending = self._pending.entered(table)
-        also = [f"SELECT * FROM {pending}"] if beside and self._pending.rows(table) else []
+        also = [*pieces]
+        if beside and self._pending.rows(table):
+            also.append(f"SELECT * FROM {pending}")
         self._db.execute(
             f"CREATE OR REPLACE TEMP VIEW {table} AS {rows_from(beside or pending, table, files, also)}"
         )

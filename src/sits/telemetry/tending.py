@@ -24,7 +24,7 @@ from sits.core.ports import World
 from sits.telemetry import indexes, lookups
 from sits.telemetry.duck import WRITTEN, connect, failure, quoted
 from sits.telemetry.durable import sync
-from sits.telemetry.indexes import WORTH, index_of, is_index
+from sits.telemetry.indexes import SLICE_ROWS, WORTH, index_of, is_index, slices_of
 from sits.telemetry.lookups import KEYS, is_lookup, lookup_of
 from sits.telemetry.parts import (
     FLUSH_ROWS,
@@ -59,6 +59,7 @@ def tend(
     grace_ns: int = 60 * 10**9,
     worth: int = WORTH,
     share: float = 1.0,
+    slice_rows: int = SLICE_ROWS,
 ) -> Tended:
     """Merge, index and sweep the hours of the store in `path` that are over.
 
@@ -78,7 +79,9 @@ def tend(
                 try:
                     for parts in runs(current(parts_in(hour))):
                         merged += _merge(db, hour, parts, share if thin else 1.0)
-                    indexed += sum(_index(db, table, part, worth) for part in current(parts_in(hour)))
+                    indexed += sum(
+                        _index(db, table, part, worth, slice_rows) for part in current(parts_in(hour))
+                    )
                 except (OSError, failure()) as error:
                     troubles.append(f"{hour}: {error}")
                 _sweep(hour, now_ns - grace_ns)
@@ -122,11 +125,13 @@ def _flush_rows(db: Any, part: Part, where: str) -> str:
     return ",".join(map(str, np.diff(np.searchsorted(np.sort(numbers), edges)).tolist()))
 
 
-def _index(db: Any, table: str, part: Part, worth: int) -> bool:
+def _index(db: Any, table: str, part: Part, worth: int, slice_rows: int) -> bool:
     """Make what is worth it and not there yet: the index of requests, the lookup of whatever is looked up; whether anything was."""
     wanted: list[tuple[Path, int, Callable[[], bytes]]] = []
     if table == "requests" and not is_index(index_of(part.path)):
         wanted.append((index_of(part.path), worth, lambda: indexes.made(db, part.path)))
+    if table == "requests" and not is_index(slices_of(part.path)):
+        wanted.append((slices_of(part.path), 2 * slice_rows, lambda: indexes.made(db, part.path, slice_rows)))
     if table in KEYS and not is_lookup(lookup_of(part.path)):
         wanted.append(
             (lookup_of(part.path), min(worth, lookups.WORTH), lambda: lookups.made(db, part.path, table))
@@ -172,9 +177,9 @@ def _sweep(hour: Path, before_ns: int) -> None:
         wider = next((one for one in live if one != part and one.contains(part)), None)
         if wider is not None and wider.path.stat().st_mtime_ns < before_ns:
             part.path.unlink(missing_ok=True)
-    names = {of(part.path).name for part in live for of in (index_of, lookup_of)}
+    names = {of(part.path).name for part in live for of in (index_of, slices_of, lookup_of)}
     for entry in hour.iterdir():
-        stale = entry.name.startswith(("index-", "lookup-")) and entry.name not in names
+        stale = entry.name.startswith(("index-", "slices-", "lookup-")) and entry.name not in names
         if (stale or entry.name.startswith(TEMPORARY)) and entry.stat().st_mtime_ns < before_ns:
             entry.unlink(missing_ok=True)
 

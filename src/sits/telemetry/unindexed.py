@@ -7,7 +7,7 @@ numbers once.
 Deliberately absent: what is made of the times (`telemetry.indexed`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +16,24 @@ import numpy as np
 from sits.core.breakpoints import NAMES, POINT_COUNT
 from sits.telemetry.stage_queries import BOUNDS, SPANS, THOUSANDTHS
 
-Ask = Callable[[Sequence[Path], str, Mapping[str, Any]], Mapping[str, np.ndarray]]
-"""Columns of a select from `requests` made of these files and what is pending, with parameters."""
+
+class Piece(NamedTuple):
+    """Rows of a file, from `first_row` up to before `end_row`."""
+
+    part: Path
+    first_row: int
+    end_row: int
+
+
+class Parts(NamedTuple):
+    """Files to be read whole, and pieces of others."""
+
+    whole: list[Path]
+    pieces: list[Piece]
+
+
+Ask = Callable[[Parts, str, Mapping[str, Any]], Mapping[str, np.ndarray]]
+"""Columns of a select from `requests` made of these and what is pending, with parameters."""
 
 _KIND = f"hash(model, engine, {THOUSANDTHS}, exactness)"
 _DONE = f"FROM requests WHERE {BOUNDS} AND outcome = 'completed'"
@@ -54,8 +70,8 @@ class Rows(NamedTuple):
         return took
 
 
-def read(ask: Ask, parts: Sequence[Path], given: Mapping[str, Any]) -> list[Rows]:
-    """Completed requests in these files and in what is pending, within the bounds that are given."""
+def read(ask: Ask, parts: Parts, given: Mapping[str, Any]) -> list[Rows]:
+    """Completed requests in these and in what is pending, within the bounds that are given."""
     kinds = ask(parts, _KINDS, given)
     if not len(kinds["kind"]):
         return []
