@@ -8,6 +8,7 @@ from board_rows import MINUTE_NS, row, stored
 from sits.app.board.groups import KINDS, groups
 from sits.app.board.window import Look, Only
 from sits.core.config import load_fleet
+from sits.diagnose.groups import BAD_MIN
 from sits.telemetry.store import DuckStore
 from sits.world import stream_generator
 
