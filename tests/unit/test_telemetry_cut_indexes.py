@@ -9,7 +9,7 @@ import pytest
 from sits.core.breakpoints import NAMES
 from sits.telemetry import tending
 from sits.telemetry.indexed import FILES_SHARE, Indexes
-from sits.telemetry.indexes import Index, index_of, is_index
+from sits.telemetry.indexes import Index, index_of, is_index, slices_of
 from sits.telemetry.lookups import Lookup, is_lookup, lookup_of
 from sits.telemetry.parts import current, hour_of, parts_in
 from sits.telemetry.store import DuckStore
@@ -17,7 +17,7 @@ from sits.telemetry.tables import REQUESTS, columns_of
 
 HOUR_NS = 3600 * 10**9
 START_NS = 480_000 * HOUR_NS
-ROWS = 1500
+ROWS, A_SLICE = 1500, 400
 
 
 class World:
@@ -56,7 +56,7 @@ def made(tmp_path_factory):
         with DuckStore(path, world=World(START_NS + hour * HOUR_NS + 1)) as store:
             store.append("requests", some(hour))
             store.flush()
-    assert tending.tend(path, World(START_NS + 9 * HOUR_NS), worth=1).troubles == []
+    assert tending.tend(path, World(START_NS + 9 * HOUR_NS), worth=1, slice_rows=A_SLICE).troubles == []
     return path
 
 
@@ -64,8 +64,11 @@ def answers(path):
     with DuckStore(path) as store:
         slow = store.scan("slow_e2e_stages")
         trace = store.scan("trace", trace_id=f"{1:08x}{7:024x}")
+        cut = {"since_wall_ns": START_NS + HOUR_NS + 500, "until_wall_ns": START_NS + 3 * HOUR_NS - 1}
         quantiles = [
-            (row["stage"], row["n"], pytest.approx(row["p99_ms"])) for row in store.scan("stage_quantiles")
+            (row["stage"], row["n"], pytest.approx(row["p99_ms"]))
+            for given in ({}, cut)
+            for row in store.scan("stage_quantiles", **given)
         ]
     return (
         quantiles,
@@ -90,7 +93,9 @@ def harmed(whole):
 
 
 @pytest.mark.parametrize(
-    ("of", "opened", "whole_one"), [(index_of, Index, is_index), (lookup_of, Lookup, is_lookup)]
+    ("of", "opened", "whole_one"),
+    [(index_of, Index, is_index), (slices_of, Index, is_index), (lookup_of, Lookup, is_lookup)],
+    ids=["index", "slices", "lookup"],
 )
 def test_one_that_is_harmed_is_as_none_and_made_anew(made, of, opened, whole_one):
     good, path = answers(made), one_of(made, of)
@@ -101,7 +106,7 @@ def test_one_that_is_harmed_is_as_none_and_made_anew(made, of, opened, whole_one
             opened(path)
         assert not whole_one(path)
         assert answers(made) == good
-    assert tending.tend(made, World(START_NS + 9 * HOUR_NS), worth=1).indexed == 1
+    assert tending.tend(made, World(START_NS + 9 * HOUR_NS), worth=1, slice_rows=A_SLICE).indexed == 1
     assert path.read_bytes() == whole
     assert whole_one(path)
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from sits.core.breakpoints import NAMES, POINT_COUNT
-from sits.telemetry import unindexed
-from sits.telemetry.indexed import QUICK
-from sits.telemetry.indexes import index_of
+from sits.telemetry import indexed, unindexed
+from sits.telemetry.indexed import QUICK, Indexes, window
+from sits.telemetry.indexes import Index, index_of
 from sits.telemetry.parts import HOUR_NS, current, parts_in
 from sits.telemetry.store import DuckStore
 from sits.telemetry.tables import REQUESTS, columns_of
@@ -19,6 +19,7 @@ from sits.world import RealWorld
 
 START_NS = 500_000 * HOUR_NS
 A_BATCH = 700
+A_SLICE = 350
 
 
 class MovableWorld:
@@ -59,7 +60,8 @@ def batch(dice, number, slow, weights=(1.0,)):
             "engine": f"e{dice.integers(3)}",
             "outcome": "completed" if dice.random() < 0.9 else "failed",
             "exactness": "".join(map(str, how)),
-            "wall_ns": START_NS + number * HOUR_NS // 4 + i * 10**9,
+            # a request that took long is written beside others that came later
+            "wall_ns": START_NS + number * HOUR_NS // 4 + i * 10**9 - (i % 37 == 0) * 400 * 10**9,
             "weight": weights[int(dice.integers(len(weights)))],
         }
         rows.append([row[name] for name in REQUESTS])
@@ -81,7 +83,7 @@ def stores(request, tmp_path_factory):
             store.flush()
     shutil.copytree(plain, tended)
     world.wall = START_NS + 2 * HOUR_NS + HOUR_NS // 2  # the last hour is not over
-    told = tend(tended, world, worth=1, grace_ns=-(10**18))
+    told = tend(tended, world, worth=1, grace_ns=-(10**18), slice_rows=A_SLICE)
     assert told == (8, 2, [])
     assert [len(parts_in(hour)) for hour in sorted((tended / "requests").iterdir())] == [1, 1, 4]
     with DuckStore(plain) as one, DuckStore(tended) as other:
@@ -105,6 +107,9 @@ WINDOWS = [
     {"model": "m"},
     {"model": "m", "engine": "e1", "run_id": "r1"},
     {"engine": "nobody"},
+    {"since_wall_ns": START_NS + 800 * 10**9 + 1, "until_wall_ns": START_NS + HOUR_NS + Q - 1},
+    {"since_wall_ns": START_NS + HOUR_NS + 17, "until_wall_ns": START_NS + HOUR_NS + 3 * Q + 5, "model": "l"},
+    {"since_wall_ns": START_NS + 3 * Q, "until_wall_ns": START_NS + HOUR_NS + 10, "engine": "e2"},
 ]
 
 
@@ -112,8 +117,47 @@ WINDOWS = [
 @pytest.mark.parametrize("given", WINDOWS)
 @pytest.mark.parametrize("query", QUICK)
 def test_what_indexes_answer_is_what_rows_answer(stores, query, given, few, monkeypatch):
-    plain, tended = stores
     monkeypatch.setattr(unindexed, "FEW", few)
+    alike(*stores, query, given)
+
+
+@pytest.mark.parametrize("query", QUICK)
+@pytest.mark.parametrize("late_ns", [-1, 0, 1])
+def test_a_window_may_begin_and_end_at_any_row_of_a_slice(stores, query, late_ns):
+    """At the first and the last time of a slice, and a nanosecond beside them."""
+    (sliced, *_) = sorted(stores[1].path.glob("requests/*/slices-*"))
+    first, last = Index(sliced).head.slices[1:3]
+    bounds = {
+        "since_wall_ns": first.first_wall_ns + late_ns,
+        "until_wall_ns": last.last_wall_ns + HOUR_NS // 2 + late_ns,
+    }
+    alike(*stores, query, bounds)
+    alike(*stores, query, bounds | {"until_wall_ns": last.last_wall_ns + late_ns, "model": "m"})
+
+
+def test_of_a_cut_hour_only_the_cut_slices_are_read(stores):
+    """The late rows reach into the slice before; what lies wholly inside is answered by its index."""
+    parts = [
+        part.path
+        for hour in sorted((stores[1].path / "requests").iterdir())
+        for part in current(parts_in(hour))
+    ]
+    asked = window(
+        parts, Indexes(), {"since_wall_ns": START_NS + 2 * Q, "until_wall_ns": START_NS + HOUR_NS}, ask=None
+    )
+    assert asked.read.whole == parts[2:]  # of the hour that is not over
+    assert [piece.part for piece in asked.read.pieces] == parts[:2]
+    read = sum(piece.end_row - piece.first_row for piece in asked.read.pieces)
+    answered = sum(source.rows[1] - source.rows[0] for source in asked.indexed)
+    assert answered >= 2 * A_SLICE
+    assert read <= 4 * A_SLICE
+    # a piece and a slice of a file never share a row
+    for piece in asked.read.pieces:
+        rows = [source.rows for source in asked.indexed if source.part == piece.part]
+        assert all(end <= piece.first_row or piece.end_row <= first for first, end in rows)
+
+
+def alike(plain, tended, query, given):
     left, right = plain.scan(query, **given), tended.scan(query, **given)
     assert [row.keys() for row in left] == [row.keys() for row in right]
     wrong = [
@@ -178,6 +222,31 @@ def test_an_hour_much_slower_than_the_others_is_told_from_its_rows(tmp_path):
             left, right = store.scan("slow_ttft_stages"), other.scan("slow_ttft_stages")
     assert [row["slow_n"] for row in left] == [row["slow_n"] for row in right]
     assert all(math.isclose(a["slow_mean_ms"], b["slow_mean_ms"]) for a, b in zip(left, right, strict=True))
+
+
+def test_of_an_hour_with_some_slow_minutes_those_are_read(tmp_path, monkeypatch):
+    """A slice of which more is slow than it holds is read, and nothing else."""
+    dice, world = RealWorld(4).rng("rows"), MovableWorld()
+    with DuckStore(tmp_path / "plain", world=world) as store:
+        for number in range(4):
+            store.append("requests", batch(dice, number, slow=500 if number == 2 else 1))
+            store.flush()
+        world.wall += 2 * HOUR_NS
+        shutil.copytree(tmp_path / "plain", tmp_path / "tended")
+        assert tend(tmp_path / "tended", world, worth=1, slice_rows=A_BATCH).troubles == []
+        asked = []
+
+        def noted(ask, parts, given):
+            asked.append(parts)
+            return unindexed.read(ask, parts, given)
+
+        monkeypatch.setattr(indexed, "read", noted)
+        with DuckStore(tmp_path / "tended") as other:
+            alike(store, other, "slow_ttft_stages", {"since_wall_ns": START_NS + 10**10})
+    pieces = [[(piece.first_row, piece.end_row) for piece in parts.pieces] for parts in asked]
+    whole = [len(parts.whole) for parts in asked if parts.pieces]
+    assert pieces[-2:] == [[(0, A_BATCH)], [(0, A_BATCH), (2 * A_BATCH, 3 * A_BATCH)]]
+    assert not any(whole)
 
 
 def test_a_broken_index_is_as_none_and_retention_takes_indexes_along(tmp_path):
