@@ -36,8 +36,13 @@ def test_every_block_comes_back(told):
     for one in told:
         values = made(*one)
         for array in (on_disk(values), InMemory(values)):
-            back = [array.block(i) for i in range(len(array.firsts))]
-            assert np.array_equal(np.concatenate([np.empty(0, np.int64), *back]), values)
+            back = np.full((len(array.firsts), BLOCK), -1)
+            for i, row in enumerate(back):
+                array.steps(i, row)
+                assert (row[0], row.min()) == (0, 0)
+            back = np.cumsum(back, axis=1) + array.firsts[:, None]
+            assert np.array_equal(back.ravel()[: len(values)], values)
+            assert (back.ravel()[len(values) :] == values[-1:]).all()
             assert array.sizes().sum() == len(values)
             assert [block[0] for block in back] == array.firsts.tolist()
             assert [block[-1] for block in back] == array.lasts.tolist()

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 BLOCK = 512
+_KINDS = {width: np.dtype(f"<u{width}") for width in (1, 2, 4, 8)}
 
 
 class Ordered:
@@ -44,7 +45,7 @@ class Ordered:
         widths = data[at : at + blocks].astype(np.int64)
         self._widths = widths
         at += blocks + -blocks % 8
-        self._starts = at + np.concatenate(([0], np.cumsum(widths * BLOCK)))
+        self._ends = at + BLOCK * np.cumsum(widths)
 
     def sizes(self) -> np.ndarray:
         """How many values each block has."""
@@ -53,14 +54,10 @@ class Ordered:
             made[-1] = self.n - BLOCK * (len(made) - 1)
         return made
 
-    def block(self, index: int) -> np.ndarray:
-        """Values of one block (int64)."""
-        start, width = int(self._starts[index]), int(self._widths[index])
-        steps = self._data[start : start + width * BLOCK].view(f"<u{width}")
-        size = min(BLOCK, self.n - index * BLOCK)
-        values = np.cumsum(steps[:size], dtype=np.int64)
-        values += self.firsts[index]
-        return values
+    def steps(self, index: int, into: np.ndarray) -> None:
+        """Put the steps of a block `into` `BLOCK` places (int64): from its first value, that is 0, from each value to the next, and 0 behind the last."""
+        end, width = int(self._ends[index]), int(self._widths[index])
+        into[:] = self._data[end - width * BLOCK : end].view(_KINDS[width])
 
 
 class InMemory:
@@ -78,9 +75,11 @@ class InMemory:
         """How many values each block has."""
         return np.diff(np.minimum(np.arange(0, self.n + BLOCK, BLOCK), self.n))
 
-    def block(self, index: int) -> np.ndarray:
-        """Values of one block (int64)."""
-        return self._values[index * BLOCK : (index + 1) * BLOCK]
+    def steps(self, index: int, into: np.ndarray) -> None:
+        """As `Ordered.steps`."""
+        values = self._values[index * BLOCK : (index + 1) * BLOCK]
+        into[:1], into[len(values) :] = 0, 0
+        np.subtract(values[1:], values[:-1], out=into[1 : len(values)])
 
 
 Ascending = Ordered | InMemory
@@ -112,38 +111,60 @@ def selected(arrays: Sequence[Ascending], ranges: Sequence[tuple[int, int]]) -> 
     arrays = [array for array in arrays if array.n]
     firsts = np.concatenate([array.firsts for array in arrays])
     lasts = np.concatenate([array.lasts for array in arrays])
-    sizes = np.concatenate([array.sizes() * array.weight for array in arrays])
+    counts = np.concatenate([array.sizes() for array in arrays])
+    weights = np.repeat([array.weight for array in arrays], [len(array.firsts) for array in arrays])
+    sizes = counts * weights
     begins = np.cumsum([0, *(len(array.firsts) for array in arrays)]).tolist()
     by_first, by_last = np.argsort(firsts), np.argsort(lasts)
     upto_first, upto_last = np.cumsum(sizes[by_first]), np.cumsum(sizes[by_last])
+    bounds = [
+        (
+            firsts[by_first[upto_first.searchsorted(rank, side="right")]],
+            lasts[by_last[upto_last.searchsorted(second, side="right")]],
+        )
+        for rank, second in ranges
+    ]
+    reads = [
+        np.flatnonzero((firsts <= high) & (lasts >= low)) if low != high else by_first[:0]
+        for low, high in bounds
+    ]
+    read = np.unique(np.concatenate(reads))
+    decoded = _decoded(arrays, begins, read, firsts)
     found: list[tuple[int, int]] = []
-    for rank, second in ranges:
-        low = firsts[by_first[upto_first.searchsorted(rank, side="right")]]
-        high = lasts[by_last[upto_last.searchsorted(second, side="right")]]
+    for (rank, second), (low, high), mine in zip(ranges, bounds, reads, strict=True):
         if low == high:
             found.append((int(low), int(low)))
             continue
-        read = np.flatnonzero((firsts <= high) & (lasts >= low)).tolist()
-        values, weights, owner = [], [], 0
-        for block in read:
-            while begins[owner + 1] <= block:
-                owner += 1
-            values.append(arrays[owner].block(block - begins[owner]))
-            weights.append(arrays[owner].weight)
+        values = decoded[read.searchsorted(mine)]
+        there = np.arange(BLOCK) < counts[mine][:, None]
         below = int(sizes[lasts < low].sum())
-        found.append(_ranked(values, weights, rank - below, second - below))
+        stands = np.broadcast_to(weights[mine][:, None], there.shape)[there]
+        found.append(_ranked(values[there], stands, rank - below, second - below))
     return found
 
 
-def _ranked(values: Sequence[np.ndarray], weights: Sequence[int], rank: int, second: int) -> tuple[int, int]:
-    near = np.concatenate(values)
-    if max(weights) == 1:
-        near = np.sort(near)
-        return int(near[rank]), int(near[second])
-    order = np.argsort(near)
-    upto = np.cumsum(np.repeat(weights, list(map(len, values)))[order])
-    first, last = upto.searchsorted([rank, second], side="right")
-    return int(near[order[first]]), int(near[order[last]])
+def _decoded(
+    arrays: Sequence[Ascending], begins: Sequence[int], read: np.ndarray, firsts: np.ndarray
+) -> np.ndarray:
+    """(k, `BLOCK`) int64: values of these blocks of all arrays together; behind the end of an array its last value is told again."""
+    values = np.empty((len(read), BLOCK), dtype=np.int64)
+    owner = 0
+    for row, block in zip(values, read.tolist(), strict=True):
+        while begins[owner + 1] <= block:
+            owner += 1
+        arrays[owner].steps(block - begins[owner], row)
+    np.cumsum(values, axis=1, out=values)
+    values += firsts[read][:, None]
+    return values
+
+
+def _ranked(values: np.ndarray, weights: np.ndarray, rank: int, second: int) -> tuple[int, int]:
+    if weights.max() == 1:
+        values.sort()
+        return int(values[rank]), int(values[second])
+    order = np.argsort(values)
+    first, last = np.cumsum(weights[order]).searchsorted([rank, second], side="right")
+    return int(values[order[first]]), int(values[order[last]])
 
 
 def interpolated(arrays: Sequence[Ascending], levels: Sequence[float]) -> list[float]:
