@@ -52,7 +52,7 @@ SELECT * FROM (
     ORDER BY wall_ns DESC, line LIMIT coalesce($limit, 1000)
 ) ORDER BY wall_ns, line""",
     "requests_around": f"""
-SELECT * FROM requests WHERE ({_window("wall_ns")}) OR trace_id = $trace_id
+SELECT * FROM requests WHERE {_window("wall_ns")}
 ORDER BY (coalesce(trace_id, '') = $trace_id OR id = $trace_id) DESC, abs(wall_ns - $at_wall_ns), id LIMIT {AROUND_MAX}""",
     "store_window": """
 SELECT count(*) AS requests, count(DISTINCT trace_id) AS traces, min(wall_ns) AS first_wall_ns, max(wall_ns) AS last_wall_ns
