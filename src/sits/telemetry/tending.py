@@ -58,12 +58,13 @@ def tend(
     *,
     grace_ns: int = 60 * 10**9,
     worth: int = WORTH,
-    share: float = 1.0,
+    share: float | None = 1.0,
     slice_rows: int = SLICE_ROWS,
 ) -> Tended:
     """Merge, index and sweep the hours of the store in `path` that are over.
 
-    With a `share` below 1, spans and sightings of traces of which no request was kept go (`telemetry.thinned_traces`).
+    With a `share` below 1, spans and sightings of traces of which no request was kept go (`telemetry.thinned_traces`).  Where the share is not
+    known (None) the files of these two tables are not merged: merged without it they would stay whole for good.
     """
     now_ns = (world or RealWorld()).wall_ns()
     merged, indexed = 0, 0
@@ -73,12 +74,14 @@ def tend(
         for table in TABLES:
             for hour in hours_of(path / table):
                 end = hour_end_ns(hour.name)
-                thin = share < 1.0 and table in THINNED
+                thin = (share is None or share < 1.0) and table in THINNED
                 if end is None or now_ns < end + SETTLED_NS + AFTER_NS * thin:
                     continue
                 try:
-                    for parts in runs(current(parts_in(hour))):
-                        merged += _merge(db, hour, parts, share if thin else 1.0)
+                    known = share if thin else 1.0
+                    if known is not None:
+                        for parts in runs(current(parts_in(hour))):
+                            merged += _merge(db, hour, parts, known)
                     indexed += sum(
                         _index(db, table, part, worth, slice_rows) for part in current(parts_in(hour))
                     )

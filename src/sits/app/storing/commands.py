@@ -79,17 +79,29 @@ def sql(name: str | None, dialect: str) -> int:
 
 @store.command(short_help="Merge and index the hours that are over.")
 @_path
+@click.option(
+    "--fleet",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    default=None,
+    help="The gateway's fleet file: spans and sightings are merged too, thinned to its telemetry.sampling.",
+)
 @_json
-def tend(path: Path, as_json: bool) -> int:
+def tend(path: Path, fleet: Path | None, as_json: bool) -> int:
     """Merge the files of hours that are over in the store in PATH (sits-store when left out), and index requests; a running gateway does it each hour.
 
-    Safe at any time, also twice at once.  Answers stay the same and come sooner.
+    Safe at any time, also twice at once.  Answers stay the same and come sooner.  Without --fleet nothing is thinned: what share of traces is kept is not known
+    then, and the files of spans and sightings stay as they are for who knows it.
     """
-    from sits.app.output import print_json, require_store  # noqa: PLC0415
+    from sits.app.output import print_json, read_text, require_store  # noqa: PLC0415
+    from sits.core.config import load_fleet  # noqa: PLC0415
+    from sits.core.fleet_environment import profile_of  # noqa: PLC0415
     from sits.telemetry.tending import tend as done  # noqa: PLC0415
 
     require_store(path)
-    tended = done(path)
+    share = None
+    if fleet is not None:
+        share = float(profile_of(load_fleet(read_text(fleet), str(fleet)).telemetry).sampling)
+    tended = done(path, share=share)
     if as_json:
         print_json(tended._asdict())
     else:
