@@ -119,7 +119,11 @@ def test_burn(store):
         row(i, NOW_NS - (i % 50 + 2) * MINUTE_NS, queue_ms=slow if i % 5 == 0 else fast) for i in range(1000)
     ]
     stored(store, rows)
-    pairs = figures.burn(store, FLEET, Only(), NOW_NS)
+    told = figures.burn(store, FLEET, Only(), NOW_NS)
+    pairs = told["pairs"]
+    newest_ns = max(one["wall_ns"] + one["sent"] - one["api_recv"] for one in rows)
+    assert told["until_ms"] == (newest_ns // MINUTE_NS + 1) * MINUTE_NS // 10**6
+    assert figures.burn(store, FLEET, Only(), NOW_NS - 10**15)["until_ms"] is None
     assert [pair["burning"] for pair in pairs] == [True] * 4
     assert pairs[0]["long_burn"] == pytest.approx(20.0)
     assert [pair["burning"] for pair in burns(np.full(4320, 10.0), np.zeros(4320))] == [False] * 4

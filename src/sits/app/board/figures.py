@@ -283,8 +283,10 @@ def _stages(grid: Grid, exact: dict[str, dict[str, Any]]) -> list[dict[str, Any]
     return found
 
 
-def burn(store: DuckStore, fleet: Fleet, only: Only, now_ns: int) -> list[dict[str, Any]]:
+def burn(store: DuckStore, fleet: Fleet, only: Only, now_ns: int) -> dict[str, Any]:
     """How fast the budget is spent, over windows that end with the last whole minute; of all tenants, for minutes tell no more.
+
+    `until_ms`: the end of the newest minute that has figures, ms since the epoch; None where there is none.
 
     Raises:
         StoreError: the store cannot be read.
@@ -298,6 +300,9 @@ def burn(store: DuckStore, fleet: Fleet, only: Only, now_ns: int) -> list[dict[s
     told = [(cell["step"], cell["histograms"]) for cell in cells]
     timed, slow = slow_by_minute(LONGEST_MINUTES, told, int(fleet.objective.p99))
     counts = Counts(LONGEST_MINUTES)
+    newest = max((step for step, _ in told), default=-1)
     for one in store.scan("board_outcomes", **of):
         counts.add(one["step"], one["outcome"], one["status"], one["n"], 0.0)
-    return burns(timed + counts.bad, slow + counts.bad)
+        newest = max(newest, one["step"])
+    until_ms = (since_ns + (newest + 1) * MINUTE_NS) // MS if newest >= 0 else None
+    return {"pairs": burns(timed + counts.bad, slow + counts.bad), "until_ms": until_ms}

@@ -188,7 +188,7 @@ class BoardRoom(Room):
 
     def _burn(self, store: DuckStore, look: Look) -> dict[str, Any]:
         house = self.house
-        return {"pairs": figures.burn(store, house.generation.fleet, look.only, house.world.wall_ns())}
+        return figures.burn(store, house.generation.fleet, look.only, house.world.wall_ns())
 
     def _names(self, store: DuckStore) -> dict[str, Any]:
         fleet = self.house.generation.fleet

@@ -82,7 +82,8 @@ export function changes(told, win) {
 const spaced = text => text.replace(/(\d)([a-z])/, `$1${say.THIN}$2`).replace(/m$/, 'min');
 export function burn(told, only) {
   const hot = told.pairs.filter(pair => pair.burning), seen = told.pairs.some(pair => say.known(pair.long_burn));
-  set('l-burn', !seen ? 'Nothing counted in the last three days.' : hot.length ? `Burning ${say.burnt(hot[0].long_burn)} as fast as it may: ${hot[0].then === 'page' ? 'somebody should be up' : 'look at it today'}` : 'Spent no faster than an alert allows');
+  const until = told.until_ms ? `; as of ${say.clock(told.until_ms)}` : '';
+  set('l-burn', !seen ? 'Nothing counted in the last three days.' : hot.length ? `Burning ${say.burnt(hot[0].long_burn)} as fast as it may: ${hot[0].then === 'page' ? 'somebody should be up' : 'look at it today'}` + until : `Spent no faster than an alert allows${until}`);
   const most = pair => Math.max(pair.limit * 1.5, pair.short_burn || 0, pair.long_burn || 0);
   const bar = (name, value, pair) => {
     const inside = make('b', {}), limit = make('u', {}), high = most(pair);
