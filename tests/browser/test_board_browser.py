@@ -152,6 +152,22 @@ def test_it_fits_and_is_read_easily(chromium, board, width, scheme):
     page.close()
 
 
+@pytest.mark.parametrize("panel", ["stages", "changes"])
+def test_whoever_is_inside_a_part_that_is_drawn_again_stays_there(chromium, board, panel):
+    page = opened(chromium, f"{board[0]}?window=1h")
+    page.until(f"document.querySelector('#{panel} summary')")
+    page.run(
+        f"(() => {{ const part = document.querySelector('#{panel}'); window.drawnAgain = 0; new MutationObserver(() => window.drawnAgain++).observe(part, {{childList: true}}); part.querySelector('summary').focus() }})()"
+    )
+    page.run(
+        "document.querySelector('.windows label:nth-of-type(3) input').click()"
+    )  # the focus stays where it was
+    page.until("window.drawnAgain > 0")
+    assert page.run(f"document.activeElement === document.querySelector('#{panel} summary')")
+    assert page.console == []
+    page.close()
+
+
 def test_hands_and_keys_reach_everything(chromium, board):
     page = opened(chromium, f"{board[0]}?window=1h")
     page.click(".windows label:nth-of-type(1)")

@@ -2,7 +2,13 @@
 import * as say from './words.js';
 import {make, shape, fill, spark} from './draw.js';
 const $ = id => document.getElementById(id);
-const put = (id, ...nodes) => $(id).replaceChildren(...nodes.flat().filter(Boolean));
+const REACHED = 'button, summary, a[href], input, select, [tabindex]';
+// Whoever is inside with the keyboard stays there, though all of it is drawn again.
+const put = (id, ...nodes) => {
+  const place = $(id), held = place.contains(document.activeElement) ? [...place.querySelectorAll(REACHED)].indexOf(document.activeElement) : -1;
+  place.replaceChildren(...nodes.flat().filter(Boolean));
+  if (held >= 0) place.querySelectorAll(REACHED)[held]?.focus({preventScroll: true});
+};
 const set = (id, text) => { if ($(id).textContent !== text) $(id).textContent = text; };
 const none = text => make('p', {class: 'none'}, text);
 const cell = (kind, ...inside) => make('td', {class: kind}, ...inside);
