@@ -138,8 +138,8 @@ async function open(id, at) {
   } catch (error) { $('found').textContent = error.message; }
 }
 $('search').addEventListener('submit', event => { event.preventDefault(); const id = $('id').value.trim(); if (id) open(id); });
-// The list may have been drawn anew while the dialog was open: its button is another one then.
-$('request').addEventListener('close', () => { if (opener && document.activeElement === document.body) document.querySelector(`[data-id="${CSS.escape(opener)}"]`)?.focus(); });
+// The list may have been drawn anew while the dialog was open: its button is another one then, and the focus may still be in what is closed.
+$('request').addEventListener('close', () => { const at = document.activeElement; if (opener && (at === document.body || $('request').contains(at))) document.querySelector(`[data-id="${CSS.escape(opener)}"]`)?.focus(); });
 $('request').addEventListener('click', event => { if (event.target === $('request')) $('request').close(); });
 
 form.addEventListener('submit', event => event.preventDefault());
