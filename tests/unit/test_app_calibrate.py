@@ -1,5 +1,6 @@
 """`sitsctl calibrate` and `sitsctl predict`, from a real engine's recording to numbers, and what they say when something is wrong."""
 
+import gzip
 import json
 import re
 import shlex
@@ -103,6 +104,20 @@ def test_open_arrivals_come_with_their_burstiness(model, tmp_path):
     assert re.search(r"arrivals: CV \d", text)
     assert "no request finds its prompt in the prefix cache (the calibration saw no open arrivals)" in text
     assert "time per output token" in text
+
+
+def test_a_packed_model_is_the_same_model_and_one_cut_off_is_named(model, tmp_path, capsys):
+    packed, cut, asked = tmp_path / "model.json.gz", tmp_path / "cut.json.gz", tmp_path / "one.jsonl"
+    packed.write_bytes(gzip.compress(model[0].read_bytes()))
+    cut.write_bytes(packed.read_bytes()[:-40])
+    asked.write_text(json.dumps({"arrival": 0, "prompt_tokens": 200, "output_tokens": 20}))
+    rest = ("--requests", asked, "-q", "--json", "--passes", 2)
+    told = [sitsctl("predict", "--model", path, *rest) for path in (model[0], packed)]
+    assert told[0] == told[1]
+    assert told[0][0] == 0
+    capsys.readouterr()
+    assert sitsctl("predict", "--model", cut, *rest)[0] == 2
+    assert "cut.json.gz: damaged gzip data" in capsys.readouterr().err
 
 
 def test_what_lies_outside_of_the_calibration_is_warned_of(model, tmp_path):
